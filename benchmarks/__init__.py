@@ -1,0 +1,1 @@
+"""Benchmarks: loom-mq's fleet, its peers and the raw pipeline, on one machine in one run."""

@@ -1,0 +1,1 @@
+"""Other durable-execution engines, wired to the same workloads."""

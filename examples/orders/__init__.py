@@ -1,0 +1,1 @@
+"""Order fulfilment, the example that `make demo` runs."""

@@ -1,0 +1,69 @@
+"""loom-mq: plain ``async`` Python functions that survive any crash.
+
+This module is the whole of what an author of flows needs::
+
+    import loom_mq as loom
+
+    @loom.step
+    async def charge(order: Order) -> Receipt: ...
+
+    @loom.flow
+    async def fulfil(ctx: loom.Context, order: Order) -> Receipt:
+        return await ctx.run(charge, order)
+"""
+
+from loom_mq.client.client import Client
+from loom_mq.client.handle import Answered, ExecutionState, Handle
+from loom_mq.errors import (
+    CodecError,
+    ExecutionCancelledError,
+    ExecutionFailedError,
+    FlowCodeMismatchError,
+    GateTimeoutError,
+    LoomError,
+    ResumeRefusedError,
+    StartConflictError,
+    StepFailedError,
+    StepTimeoutError,
+    UnknownExecutionError,
+    UnknownFlowError,
+    WaitTimeoutError,
+)
+from loom_mq.flows.context import Context
+from loom_mq.flows.definition import Flow, flow
+from loom_mq.flows.failure import TypedFailure
+from loom_mq.flows.step import Step, step
+from loom_mq.flows.stepping import StepInfo, current_step
+from loom_mq.model.execution import Status
+from loom_mq.model.policies import NO_RETRY, Retry
+
+__all__ = [
+    "NO_RETRY",
+    "Answered",
+    "Client",
+    "CodecError",
+    "Context",
+    "ExecutionCancelledError",
+    "ExecutionFailedError",
+    "ExecutionState",
+    "Flow",
+    "FlowCodeMismatchError",
+    "GateTimeoutError",
+    "Handle",
+    "LoomError",
+    "ResumeRefusedError",
+    "Retry",
+    "StartConflictError",
+    "Status",
+    "Step",
+    "StepFailedError",
+    "StepInfo",
+    "StepTimeoutError",
+    "TypedFailure",
+    "UnknownExecutionError",
+    "UnknownFlowError",
+    "WaitTimeoutError",
+    "current_step",
+    "flow",
+    "step",
+]

@@ -1,0 +1,1 @@
+"""Starting executions and waiting for them."""

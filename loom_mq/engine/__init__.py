@@ -1,0 +1,1 @@
+"""What drives executions: admission, claims, leases, timers."""

@@ -1,0 +1,204 @@
+"""Requests about executions that exist: state, watch, resume, cancel (K7, K13).
+
+A resume or cancel is an inbox row before anything else; the hint to the holder, or the
+package that wakes a parked execution, may be lost and costs only time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import structlog
+
+from loom_mq.broker import topology
+from loom_mq.broker.protocol import Delivery
+from loom_mq.clock import Clock
+from loom_mq.codec import wire
+from loom_mq.engine.admission import stored_input
+from loom_mq.engine.outbox import Outbox
+from loom_mq.engine.outcome import error_reply, outcome_from_event, state_reply
+from loom_mq.engine.packages import PackageSender
+from loom_mq.errors import (
+    ExecutionEndedError,
+    InputError,
+    LoomError,
+    PayloadTooLargeError,
+    ResumeRefusedError,
+    UnknownExecutionError,
+)
+from loom_mq.ids import Ids, check_id
+from loom_mq.journal.patience import patient
+from loom_mq.journal.protocol import DeliverVerdict, Journal
+from loom_mq.lane import Lane
+from loom_mq.model.execution import (
+    ExecutionKey,
+    ExecutionRow,
+    InboxItem,
+    InboxKind,
+    Status,
+    Waiter,
+)
+from loom_mq.model.messages import (
+    Cause,
+    ControlItem,
+    ControlMessage,
+    ControlOp,
+    Hint,
+    RefusalReason,
+    ReplyItem,
+    ReplyKind,
+)
+
+_log = structlog.get_logger(__name__)
+
+MAX_REASON_BYTES = 2000
+
+
+class Control:
+    """See the module's docstring."""
+
+    def __init__(
+        self,
+        journal: Journal,
+        outbox: Outbox,
+        packages: PackageSender,
+        ids: Ids,
+        *,
+        clock: Clock,
+        patience: float,
+        payload_limit: int,
+    ) -> None:
+        self._journal = journal
+        self._outbox = outbox
+        self._packages = packages
+        self._ids = ids
+        self._payload_limit = payload_limit
+        self._deliveries: Lane[InboxItem, DeliverVerdict] = Lane(
+            patient(
+                journal.deliver,
+                lambda error: DeliverVerdict(error=error),
+                clock=clock,
+                give_up_after=patience,
+            ),
+            max_batch=200,
+        )
+
+    def handle(
+        self,
+        delivery: Delivery,
+        spawn: Callable[[Coroutine[Any, Any, None]], None],
+        reject: Callable[[Delivery, InputError], None],
+    ) -> None:
+        """Take a delivery from the control queue."""
+        try:
+            message = wire.decode(ControlMessage, delivery.body, delivery.content_type)
+        except InputError as error:
+            reject(delivery, error)
+        else:
+            spawn(self._answer_all(delivery, message))
+
+    async def _answer_all(self, delivery: Delivery, message: ControlMessage) -> None:
+        answers = await asyncio.gather(
+            *(self._answer(delivery, item) for item in message.items), return_exceptions=True
+        )
+        failure = next((each for each in answers if isinstance(each, BaseException)), None)
+        if failure is not None:
+            _log.warning("control.not_answered", error=repr(failure))
+            await asyncio.sleep(1.0)
+            delivery.requeue()
+            return
+        for answer in answers:
+            if delivery.reply_to is not None and isinstance(answer, ReplyItem):
+                self._outbox.replies.send(delivery.reply_to, answer)
+        delivery.ack()
+
+    async def _answer(self, delivery: Delivery, item: ControlItem) -> ReplyItem:
+        """One reply per request; raises only when the journal is away."""
+        key = ExecutionKey(item.tenant, item.id)
+        correlation = item.correlation or delivery.correlation_id or ""
+        try:
+            check_id(item.id, "execution id")
+            check_id(item.tenant, "tenant")
+            if item.op in (ControlOp.STATE, ControlOp.WATCH):
+                return await self._look(delivery, item, key, correlation)
+            return await self._deliver(delivery, item, key, correlation)
+        except InputError as error:
+            return error_reply(key, correlation, error)
+
+    async def _look(
+        self, delivery: Delivery, item: ControlItem, key: ExecutionKey, correlation: str
+    ) -> ReplyItem:
+        watching = item.op is ControlOp.WATCH and delivery.reply_to
+        waiter = Waiter(delivery.reply_to, correlation) if watching and delivery.reply_to else None
+        verdict = await self._journal.watch(key, waiter)
+        if verdict.row is None:
+            raise UnknownExecutionError(
+                f"there is no execution {key.execution_id!r}", execution_id=key.execution_id
+            )
+        if item.op is ControlOp.WATCH and verdict.terminal is not None:
+            outcome = outcome_from_event(key, correlation, verdict.terminal)
+            if outcome is not None:
+                return outcome
+        return state_reply(verdict.row, correlation)
+
+    async def _deliver(
+        self, delivery: Delivery, item: ControlItem, key: ExecutionKey, correlation: str
+    ) -> ReplyItem:
+        verdict = await self._deliveries.submit(self._inbox_item(delivery, item, correlation))
+        row = verdict.row
+        if verdict.error is not None:
+            raise self._refusal(item, verdict.error)
+        if row is None:
+            raise LoomError("the journal gave no verdict on an inbox item")
+        if not verdict.duplicate:
+            await self._hint(item, row)
+        return state_reply(row, correlation, ReplyKind.STORED)
+
+    def _inbox_item(self, delivery: Delivery, item: ControlItem, correlation: str) -> InboxItem:
+        item_id = check_id(item.item_id or self._ids.execution(), "item id")
+        if item.op is ControlOp.CANCEL:
+            payload = item.reason.encode(errors="replace")[:MAX_REASON_BYTES]
+            kind = InboxKind.CANCEL
+        else:
+            check_id(item.gate, "gate name")
+            payload = stored_input(item.payload, item.input, delivery.content_type)
+            kind = InboxKind.ANSWER
+            if len(payload) > self._payload_limit:
+                raise PayloadTooLargeError(
+                    f"answer to gate {item.gate!r}", len(payload), self._payload_limit
+                )
+        return InboxItem(
+            tenant=item.tenant,
+            execution_id=item.id,
+            item_id=item_id,
+            kind=kind,
+            gate=item.gate,
+            wait_id=item.wait_id or None,
+            payload=payload,
+            reply_to=delivery.reply_to,
+            correlation=correlation,
+        )
+
+    def _refusal(self, item: ControlItem, error: LoomError) -> LoomError:
+        if item.op is not ControlOp.RESUME:
+            return error
+        if isinstance(error, UnknownExecutionError):
+            reason = RefusalReason.UNKNOWN_EXECUTION
+        elif isinstance(error, ExecutionEndedError):
+            reason = RefusalReason.TERMINAL
+        else:
+            return error
+        return ResumeRefusedError(error.message, reason=reason.value, execution_id=item.id)
+
+    async def _hint(self, item: ControlItem, row: ExecutionRow) -> None:
+        """Tell whoever can act on it now; the inbox row is what counts."""
+        if row.owner is not None:
+            self._outbox.hints.send(
+                topology.direct(row.owner).name, Hint(row.tenant, row.execution_id)
+            )
+        elif row.status is Status.SUSPENDED and (
+            item.op is ControlOp.CANCEL or item.gate in row.gates
+        ):
+            await self._packages.send(row, Cause.WAKE)

@@ -1,0 +1,334 @@
+"""One attempt: drives an execution from its claim to its park, its end, or its loss."""
+
+from __future__ import annotations
+
+import asyncio
+import enum
+from collections.abc import Callable, Iterable
+
+import msgspec
+import structlog
+
+from loom_mq.clock import MICROS
+from loom_mq.codec.failures import describe_exception
+from loom_mq.engine.outbox import Outbox
+from loom_mq.engine.outcome import error_reply, outcome_reply
+from loom_mq.errors import CodecError, FlowError, LoomError, ResumeRefusedError
+from loom_mq.flows.activation import Activation
+from loom_mq.flows.context import Context
+from loom_mq.flows.mail import Mail
+from loom_mq.flows.registry import AnyFlow
+from loom_mq.flows.surroundings import Surroundings
+from loom_mq.journal.log import ExecutionLog, JournalWriter
+from loom_mq.journal.protocol import ClaimIntent
+from loom_mq.kernel.fold import ExecutionState
+from loom_mq.model import events as ev
+from loom_mq.model.execution import ExecutionKey, InboxItem, Status
+from loom_mq.model.messages import RefusalReason, ReplyItem, ReplyKind
+
+_log = structlog.get_logger(__name__)
+
+GRACE = 1.0
+"""Seconds that interrupted work gets to unwind (K10)."""
+
+
+class DriveEnd(enum.StrEnum):
+    """How an attempt ended."""
+
+    COMPLETED = "completed"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+    PARKED = "parked"
+    PARKED_WITH_MAIL = "parked-with-mail"
+    """Parked, and something came in meanwhile: drive again at once."""
+    IDLE = "idle"
+    """A parked execution with nothing to do: left as it was."""
+    GIVEN_BACK = "given-back"
+    """This process is stopping; another takes over."""
+    MISMATCH = "mismatch"
+    """The flow's code does not fit its log (K3)."""
+    REFUSED = "refused"
+    """The journal refused a write; `Drive.refusal` says why."""
+
+
+class Home(msgspec.Struct, frozen=True, kw_only=True):
+    """What all attempts of a worker share.
+
+    Attributes:
+        owner: this process.
+        park_drain: seconds that work in flight gets before a park or a cancel (K11).
+        discard: deletes refused inbox items, in the background.
+        fetch_mail: reads an execution's inbox and delivers it, in the background.
+    """
+
+    owner: str
+    writer: JournalWriter
+    around: Surroundings
+    outbox: Outbox
+    park_drain: float
+    discard: Callable[[ExecutionKey, InboxItem], None]
+    fetch_mail: Callable[[ExecutionKey], None]
+
+
+class Drive:
+    """See the module's docstring.
+
+    Args:
+        home: what the worker provides.
+        key: the execution.
+        flow: its code.
+        state: its folded log; empty for a fresh start.
+        fence: the fence held, or about to be claimed by the first append.
+        attempt: the number of this claim.
+        start: the start payload while the log is empty.
+        claim: ownership to take with the first append.
+        mail: inbox items read with the claim.
+        claimed: called once the first append is answered, when it carries the claim.
+    """
+
+    def __init__(
+        self,
+        home: Home,
+        key: ExecutionKey,
+        flow: AnyFlow,
+        state: ExecutionState,
+        *,
+        fence: int,
+        attempt: int = 1,
+        start: ev.ExecutionStarted | None = None,
+        claim: ClaimIntent | None = None,
+        mail: tuple[InboxItem, ...] = (),
+        claimed: Callable[[], None] | None = None,
+    ) -> None:
+        self.key = key
+        self.refusal: LoomError | None = None
+        self._home = home
+        self._flow = flow
+        self._attempt = attempt
+        self._start = start
+        self._claimed = claimed
+        self._changed = asyncio.Event()
+        self._stopping = False
+        self._deadline: float | None = None
+        self._mail = Mail()
+        self._log = ExecutionLog(
+            key,
+            state,
+            fence,
+            home.writer,
+            claim=claim,
+            on_refused=self._on_refused,
+            on_mail=self._on_mail,
+        )
+        self._activation = Activation(
+            self._log,
+            home.around,
+            self._mail,
+            changed=self._changed.set,
+            taken=self._on_taken,
+            refuse=self._on_wrong_answer,
+        )
+        self._sort(mail)
+
+    @property
+    def age(self) -> float:
+        """Seconds from the execution's first event to its newest."""
+        state = self._log.state
+        return 0.0 if state.started_at is None else (state.updated_at - state.started_at) / MICROS
+
+    # ---- told from outside ------------------------------------------------------
+
+    def deliver(self, items: tuple[InboxItem, ...]) -> None:
+        """Inbox items that were read while the attempt runs."""
+        if self._sort(items):
+            self._changed.set()
+
+    def give_back(self) -> None:
+        """Stop as soon as possible and let another worker go on."""
+        self._stopping = True
+        self._changed.set()
+
+    # ---- the attempt --------------------------------------------------------------
+
+    async def run(self) -> DriveEnd:
+        """Drive until the attempt ends. Raises nothing but cancellation."""
+        if not self._open():
+            return DriveEnd.IDLE
+        self._activation.start(self._body)
+        while True:
+            await self._changed.wait()
+            self._changed.clear()
+            end = await self._look()
+            if end is not None:
+                return end
+
+    def _open(self) -> bool:
+        """Emit what begins this attempt; False when there is nothing to do (F3)."""
+        state = self._log.state
+        if self._start is not None:
+            self._log.emit(self._start, on_durable=self._claimed)
+        elif state.status is Status.RUNNING:
+            self._log.emit(ev.ExecutionRecovered(self._home.owner, self._attempt))
+        elif state.status is Status.SUSPENDED:
+            now = self._home.around.clock.now()
+            answered = {wait.id for wait in state.parked_on if self._has_answer(wait)}
+            ended = tuple(
+                wait.id
+                for wait in state.parked_on
+                if wait.due is not None and wait.due <= now and wait.id not in answered
+            )
+            if not (ended or answered or self._mail.cancel):
+                return False
+            self._log.emit(ev.ExecutionResumed(ended))
+        return True
+
+    def _has_answer(self, wait: ev.Wait) -> bool:
+        return wait.kind is ev.WaitKind.GATE and self._mail.find(wait.name, wait.id) is not None
+
+    async def _body(self) -> object:
+        value = self._flow.input_codec.decode(self._log.state.input)
+        return await self._flow.body(Context(self._activation), value)
+
+    async def _look(self) -> DriveEnd | None:
+        """Decide what the present situation calls for; None to wait on."""
+        activation = self._activation
+        if self.refusal is not None:
+            await activation.abandon(GRACE)
+            return DriveEnd.REFUSED
+        if self._stopping:
+            return await self._leave(DriveEnd.GIVEN_BACK)
+        if activation.halted is not None:
+            _log.error("execution.code_mismatch", **self._names(), error=str(activation.halted))
+            return await self._leave(DriveEnd.MISMATCH)
+        if activation.finished:
+            return await self._finish()
+        late = self._deadline is not None and self._now() >= self._deadline
+        if self._mail.cancel is not None and not activation.cancelling:
+            activation.cancel()
+            self._set_deadline()
+        elif activation.cancelling and late:
+            return await self._finish()
+        elif activation.frozen and not activation.cancelling:
+            if activation.in_flight == 0 or late:
+                return await self._park()
+            if self._deadline is None:
+                self._set_deadline()
+        return None
+
+    async def _park(self) -> DriveEnd:
+        waits = self._activation.waits
+        if self._activation.in_flight:
+            await self._activation.abandon(min(GRACE, self._home.park_drain))
+        self._log.emit(ev.ExecutionSuspended(waits))
+        await self._activation.abandon(GRACE)
+        if await self._log.flushed() is not None:
+            return DriveEnd.REFUSED
+        if self._log.inbox_left > len(self._mail):
+            return DriveEnd.PARKED_WITH_MAIL
+        return DriveEnd.PARKED
+
+    async def _finish(self) -> DriveEnd:
+        activation = self._activation
+        state = self._log.state
+        if activation.cancelling and self._mail.cancel is not None:
+            reason = self._mail.cancel.payload.decode(errors="replace")
+            self._log.emit(ev.ExecutionCancelled(reason), consume=self._mail.cancel.item_id)
+        else:
+            self._log.emit(self._verdict())
+        await activation.abandon(GRACE)
+        if await self._log.flushed() is not None:
+            # the outcome is not durable, so nobody is told one (K9)
+            return DriveEnd.REFUSED
+        for waiter in self._log.waiters:
+            reply = outcome_reply(
+                self.key,
+                waiter.correlation,
+                state.status,
+                result=state.result,
+                failure=state.failure,
+                reason=state.reason,
+            )
+            self._home.outbox.replies.send(waiter.reply_to, reply)
+        return DriveEnd(state.status.value)
+
+    def _verdict(self) -> ev.ExecutionCompleted | ev.ExecutionFailed:
+        error = self._activation.error
+        if error is None:
+            try:
+                data = self._flow.result_codec.encode(
+                    self._activation.result,
+                    what=f"flow {self._flow.name}",
+                    limit=self._home.around.payload_limit,
+                )
+                return ev.ExecutionCompleted(data)
+            except LoomError as unfit:
+                error = unfit
+        if isinstance(error, asyncio.CancelledError):
+            error = FlowError("the flow cancelled itself")
+        return ev.ExecutionFailed(describe_exception(error))
+
+    async def _leave(self, end: DriveEnd) -> DriveEnd:
+        """Write what is settled, nothing more, and take the flow apart."""
+        self._log.seal()
+        await self._activation.abandon(GRACE)
+        if await self._log.flushed() is not None:
+            return DriveEnd.REFUSED
+        return end
+
+    # ---- told from inside ------------------------------------------------------------
+
+    def _on_refused(self, error: LoomError) -> None:
+        self.refusal = error
+        self._changed.set()
+
+    def _on_mail(self, unread: int) -> None:
+        if unread > len(self._mail):
+            self._home.fetch_mail(self.key)
+
+    def _on_taken(self, item: InboxItem) -> None:
+        self._reply(item, ReplyItem(kind=ReplyKind.TAKEN, id=self.key.execution_id))
+
+    def _sort(self, items: Iterable[InboxItem]) -> bool:
+        """Take in what is new; an answer id that was taken before is no new answer (K7)."""
+        new = []
+        for item in items:
+            if item.item_id in self._log.state.taken:
+                self._home.discard(self.key, item)
+                self._on_taken(item)
+            else:
+                new.append(item)
+        return self._mail.add(new)
+
+    def _on_wrong_answer(self, item: InboxItem, error: CodecError) -> None:
+        refusal = ResumeRefusedError(
+            f"execution {self.key.execution_id!r}: the answer does not fit gate {item.gate!r}: "
+            f"{error.message}; the gate stays open",
+            reason=RefusalReason.WRONG_TYPE.value,
+            execution_id=self.key.execution_id,
+        )
+        self._home.discard(self.key, item)
+        self._reply(item, error_reply(self.key, item.correlation, refusal))
+
+    def _reply(self, item: InboxItem, reply: ReplyItem) -> None:
+        if item.reply_to is not None:
+            named = msgspec.structs.replace(
+                reply, tenant=self.key.tenant, correlation=item.correlation
+            )
+            self._home.outbox.replies.send(item.reply_to, named)
+
+    def _set_deadline(self) -> None:
+        loop = asyncio.get_running_loop()
+        self._deadline = self._now() + self._home.park_drain
+        loop.call_later(self._home.park_drain + 0.001, self._changed.set)
+
+    def _now(self) -> float:
+        return self._home.around.clock.monotonic()
+
+    def _names(self) -> dict[str, object]:
+        return {
+            "tenant": self.key.tenant,
+            "execution_id": self.key.execution_id,
+            "flow": self._flow.name,
+            "fence": self._log.fence,
+            "attempt": self._attempt,
+        }

@@ -1,0 +1,138 @@
+"""The dispatcher's sweeps: what a lost hint or a dead holder would have left lying (F7).
+
+A sweep holds no state: any number of dispatchers sweep, and killing one costs nothing.
+One bad row never strands the rest, and a journal that is away is asked again in the
+next round (C63).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+import msgspec
+import structlog
+
+from loom_mq.broker import topology
+from loom_mq.broker.protocol import Broker
+from loom_mq.clock import Clock
+from loom_mq.engine.admission import KnownFlows
+from loom_mq.engine.packages import PackageSender
+from loom_mq.errors import LoomError
+from loom_mq.journal.protocol import Journal, Runnable
+from loom_mq.model.messages import Cause
+
+_log = structlog.get_logger(__name__)
+
+
+class SweepOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """How patient the sweeps are. Durations in seconds.
+
+    Attributes:
+        interval: between two rounds.
+        resend_after: how long a package may stay without a claim.
+        resend_limit: longest pause between two packages for the same execution.
+        backlog_resend: the same for a queue that still has packages waiting.
+        max_recoveries: recoveries without progress before an execution is given up (F8).
+        batch: executions per statement.
+    """
+
+    interval: float = 1.0
+    resend_after: float = 5.0
+    resend_limit: float = 300.0
+    backlog_resend: float = 60.0
+    max_recoveries: int = 10
+    batch: int = 500
+
+
+class Sweeper:
+    """Finds runnable executions that nobody drives, and sends packages for them."""
+
+    def __init__(
+        self,
+        journal: Journal,
+        broker: Broker,
+        packages: PackageSender,
+        flows: KnownFlows,
+        options: SweepOptions,
+        clock: Clock,
+    ) -> None:
+        self._journal = journal
+        self._broker = broker
+        self._packages = packages
+        self._flows = flows
+        self._options = options
+        self._clock = clock
+        self._backlog_swept_at = clock.monotonic()
+
+    async def run(self) -> None:
+        """Sweep until cancelled."""
+        while True:
+            await self.once()
+            await asyncio.sleep(self._options.interval)
+
+    async def once(self) -> int:
+        """One round; returns how many packages went out."""
+        sent = 0
+        for sweep in (self.abandoned, self._unsent):
+            try:
+                sent += await sweep()
+            except LoomError as error:
+                _log.warning("sweep.failed", sweep=sweep.__name__, error=str(error))
+        return sent
+
+    async def abandoned(self) -> int:
+        """Executions of dead or wedged holders."""
+        options = self._options
+        total = 0
+        while True:
+            found = await self._journal.take_abandoned(
+                limit=options.batch,
+                resend_after=options.resend_after,
+                max_recoveries=options.max_recoveries,
+            )
+            for runnable in found:
+                _log.info(
+                    "execution.taken_over",
+                    tenant=runnable.row.tenant,
+                    execution_id=runnable.row.execution_id,
+                    lost_owner=runnable.lost_owner,
+                    fence=runnable.row.fence,
+                )
+            total += await self._send(found, Cause.RECOVER)
+            if len(found) < options.batch:
+                return total
+
+    async def _unsent(self) -> int:
+        """Executions whose package was lost, or was never sent.
+
+        A queue with packages waiting is merely slow: sending more would only make it
+        slower, so it is looked at seldom.
+        """
+        await self._flows.refresh()
+        now = self._clock.monotonic()
+        if now - self._backlog_swept_at >= self._options.backlog_resend:
+            self._backlog_swept_at = now
+            return await self._resend(None)
+        idle = []
+        for queue in sorted(self._flows.queues):
+            depth = await self._broker.depth(topology.work(queue).name)
+            if depth is None or depth.ready == 0:
+                idle.append(queue)
+        return await self._resend(idle) if idle else 0
+
+    async def _resend(self, queues: Sequence[str] | None) -> int:
+        options = self._options
+        found = await self._journal.take_unsent(
+            limit=options.batch,
+            resend_after=options.resend_after,
+            backoff_limit=options.resend_limit,
+            queues=queues,
+        )
+        return await self._send(found, Cause.RESEND)
+
+    async def _send(self, found: Sequence[Runnable], cause: Cause) -> int:
+        confirmed = await asyncio.gather(
+            *(self._packages.send(each.row, cause, each.start) for each in found)
+        )
+        return sum(confirmed)

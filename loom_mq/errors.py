@@ -1,0 +1,457 @@
+"""Every error that loom-mq raises, one tree, each with a stable code.
+
+::
+
+    LoomError
+    ├── ConfigurationError
+    │   └── SettingsError
+    ├── InputError                      the caller can mend it
+    │   ├── InvalidIdError
+    │   ├── CodecError
+    │   ├── PayloadTooLargeError
+    │   ├── MalformedMessageError
+    │   ├── UnknownMessageVersionError
+    │   ├── UnknownFlowError
+    │   ├── StartConflictError
+    │   ├── UnknownExecutionError
+    │   ├── ExecutionEndedError
+    │   └── ResumeRefusedError
+    ├── JournalError                    names the execution it refused
+    │   ├── StaleFenceError
+    │   ├── DuplicateSequenceError
+    │   ├── DuplicateEnvelopeIdError
+    │   ├── ExecutionAlreadyExistsError
+    │   ├── StartFencedOutError
+    │   ├── HeldByLiveOwnerError
+    │   └── StorageWriteError           the storage's own error is its cause
+    │       └── CommitOutcomeUnknownError
+    ├── JournalUnreachableError
+    ├── SchemaVersionError
+    ├── BrokerError
+    │   ├── BrokerUnreachableError
+    │   ├── UnroutableError
+    │   ├── PublishRefusedError
+    │   ├── PublishTimeoutError
+    │   └── TopologyMismatchError
+    ├── FlowError
+    │   ├── FlowCodeMismatchError
+    │   ├── StepTimeoutError            also a TimeoutError
+    │   ├── GateTimeoutError            also a TimeoutError
+    │   ├── StepFailedError
+    │   └── UnsupportedInFlowError
+    ├── OutcomeError                    how an execution ended, told to who waits
+    │   ├── ExecutionFailedError
+    │   └── ExecutionCancelledError
+    └── WaitTimeoutError
+
+Codes never change once released; messages may. `error_from_code` rebuilds an
+error that crossed the wire.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+
+class LoomError(Exception):
+    """Base of every error of this package.
+
+    Attributes:
+        code: stable, kebab-case identifier for programs.
+        execution_id: the execution concerned, when there is one.
+    """
+
+    code: ClassVar[str] = "loom-error"
+
+    def __init__(self, message: str, *, execution_id: str | None = None) -> None:
+        super().__init__(message)
+        self.execution_id = execution_id
+
+    @property
+    def message(self) -> str:
+        """The sentence for people."""
+        return str(self.args[0]) if self.args else ""
+
+
+class ConfigurationError(LoomError):
+    """The program is set up in a way that cannot work."""
+
+    code = "configuration"
+
+
+class SettingsError(ConfigurationError):
+    """A setting has a value that cannot be used."""
+
+    code = "settings"
+
+
+class InputError(LoomError):
+    """What the caller gave cannot be accepted; the caller can mend it."""
+
+    code = "input"
+
+
+class InvalidIdError(InputError):
+    """An id or name breaks the rule of J10."""
+
+    code = "invalid-id"
+
+
+class CodecError(InputError):
+    """A value cannot be encoded or decoded.
+
+    Args:
+        what: who owns the value, such as ``step charge``.
+        where: the place inside the value, such as ``$.items[3].price``.
+        reason: what is wrong there and what to do.
+    """
+
+    code = "codec"
+
+    def __init__(self, what: str, where: str, reason: str) -> None:
+        super().__init__(f"{what}: value at {where}: {reason}")
+        self.what = what
+        self.where = where
+        self.reason = reason
+
+
+class PayloadTooLargeError(InputError):
+    """A payload is larger than the configured limit (J10).
+
+    Args:
+        what: who owns the payload.
+        size: its size in bytes.
+        limit: the limit in bytes.
+    """
+
+    code = "payload-too-large"
+
+    def __init__(self, what: str, size: int, limit: int) -> None:
+        super().__init__(
+            f"{what}: payload of {size} bytes is over the limit of {limit} bytes; "
+            "store it elsewhere and pass a reference, or raise LOOM_PAYLOAD_LIMIT on every service"
+        )
+        self.what = what
+        self.size = size
+        self.limit = limit
+
+
+class MalformedMessageError(InputError):
+    """Bytes on a queue are not a message of this protocol (F2)."""
+
+    code = "malformed-message"
+
+
+class UnknownMessageVersionError(InputError):
+    """A message says a version newer than this process reads (F2)."""
+
+    code = "unknown-message-version"
+
+
+class UnknownFlowError(InputError):
+    """No worker has ever registered this flow (F2)."""
+
+    code = "unknown-flow"
+
+
+class StartConflictError(InputError):
+    """The id exists already with another flow or input (K16)."""
+
+    code = "start-conflict"
+
+
+class UnknownExecutionError(InputError):
+    """No execution has this id."""
+
+    code = "unknown-execution"
+
+
+class ExecutionEndedError(InputError):
+    """The execution has ended; the request came too late."""
+
+    code = "execution-ended"
+
+
+class ResumeRefusedError(InputError):
+    """An answer to a gate was refused (K7).
+
+    Attributes:
+        reason: one of `model.messages.RefusalReason`'s values.
+    """
+
+    code = "resume-refused"
+
+    def __init__(self, message: str, *, reason: str, execution_id: str | None = None) -> None:
+        super().__init__(message, execution_id=execution_id)
+        self.reason = reason
+
+
+class JournalError(LoomError):
+    """The journal refused or could not do a write."""
+
+    code = "journal"
+
+
+class StaleFenceError(JournalError):
+    """A newer holder owns the execution (J2, F5)."""
+
+    code = "stale-fence"
+
+    def __init__(self, execution_id: str, *, held: int, current: int) -> None:
+        super().__init__(
+            f"execution {execution_id!r}: fence {held} was superseded by fence {current}",
+            execution_id=execution_id,
+        )
+        self.held = held
+        self.current = current
+
+
+class DuplicateSequenceError(JournalError):
+    """Another event already stands at this sequence (J2)."""
+
+    code = "duplicate-sequence"
+
+    def __init__(self, execution_id: str, *, seq: int, next_seq: int) -> None:
+        super().__init__(
+            f"execution {execution_id!r}: sequence {seq} is not the next one ({next_seq})",
+            execution_id=execution_id,
+        )
+        self.seq = seq
+        self.next_seq = next_seq
+
+
+class DuplicateEnvelopeIdError(JournalError):
+    """The envelope id is already recorded at another sequence (J2)."""
+
+    code = "duplicate-envelope-id"
+
+    def __init__(self, execution_id: str, *, envelope_id: str) -> None:
+        super().__init__(
+            f"execution {execution_id!r}: envelope {envelope_id} is already recorded",
+            execution_id=execution_id,
+        )
+        self.envelope_id = envelope_id
+
+
+class ExecutionAlreadyExistsError(JournalError):
+    """A start lost the race for sequence 0 (J2, F5)."""
+
+    code = "execution-already-exists"
+
+    def __init__(self, execution_id: str) -> None:
+        super().__init__(
+            f"execution {execution_id!r} was already started by another holder",
+            execution_id=execution_id,
+        )
+
+
+class StartFencedOutError(JournalError):
+    """A start was fenced out by a holder that has written nothing (F6)."""
+
+    code = "start-fenced-out"
+
+    def __init__(self, execution_id: str, *, current: int) -> None:
+        super().__init__(
+            f"execution {execution_id!r}: fence {current} was taken by a holder that never "
+            "wrote; start again",
+            execution_id=execution_id,
+        )
+        self.current = current
+
+
+class HeldByLiveOwnerError(JournalError):
+    """The execution's holder is alive, so it is left to it (F7)."""
+
+    code = "held-by-live-owner"
+
+    def __init__(self, execution_id: str, *, owner: str) -> None:
+        super().__init__(
+            f"execution {execution_id!r} is held by {owner}, which is alive",
+            execution_id=execution_id,
+        )
+        self.owner = owner
+
+
+class StorageWriteError(JournalError):
+    """The storage could not make a write durable; its own error is the cause (J2, K9)."""
+
+    code = "storage-write"
+
+
+class CommitOutcomeUnknownError(StorageWriteError):
+    """The connection died during a commit: it may or may not have happened (J4).
+
+    Writing the same again is safe.
+    """
+
+    code = "commit-outcome-unknown"
+
+
+class JournalUnreachableError(LoomError):
+    """The journal does not answer."""
+
+    code = "journal-unreachable"
+
+
+class SchemaVersionError(LoomError):
+    """The journal's schema is newer or older than this program knows."""
+
+    code = "schema-version"
+
+
+class BrokerError(LoomError):
+    """The broker refused or could not do something."""
+
+    code = "broker"
+
+
+class BrokerUnreachableError(BrokerError):
+    """The broker does not answer."""
+
+    code = "broker-unreachable"
+
+
+class UnroutableError(BrokerError):
+    """No queue took the message; the broker returned it (F10)."""
+
+    code = "unroutable"
+
+
+class PublishRefusedError(BrokerError):
+    """The broker said no (negative confirm, for instance a full queue)."""
+
+    code = "publish-refused"
+
+
+class PublishTimeoutError(BrokerError):
+    """The broker did not confirm in time: the message may or may not be there."""
+
+    code = "publish-timeout"
+
+
+class TopologyMismatchError(BrokerError):
+    """A queue exists already with other arguments."""
+
+    code = "topology-mismatch"
+
+
+class FlowError(LoomError):
+    """Something about flow code."""
+
+    code = "flow"
+
+
+class FlowCodeMismatchError(FlowError):
+    """A re-run asks for another operation than the log holds (K3)."""
+
+    code = "flow-code-mismatch"
+
+
+class StepTimeoutError(FlowError, TimeoutError):
+    """One attempt of a step took longer than its timeout (K4)."""
+
+    code = "step-timeout"
+
+
+class GateTimeoutError(FlowError, TimeoutError):
+    """No answer came to a gate in time (K7)."""
+
+    code = "gate-timeout"
+
+
+class StepFailedError(FlowError):
+    """A step failed with an error whose class cannot be rebuilt here."""
+
+    code = "step-failed"
+
+
+class UnsupportedInFlowError(FlowError):
+    """Flow code asked for something that cannot be made durable here."""
+
+    code = "unsupported-in-flow"
+
+
+class OutcomeError(LoomError):
+    """How an execution ended, raised to whoever waits for its result."""
+
+    code = "outcome"
+
+
+class ExecutionFailedError(OutcomeError):
+    """The execution ended failed.
+
+    Attributes:
+        error_type: class name of the error that ended it.
+        traceback_text: where it was raised, for people.
+    """
+
+    code = "execution-failed"
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        execution_id: str | None = None,
+        error_type: str = "",
+        traceback_text: str = "",
+    ) -> None:
+        super().__init__(message, execution_id=execution_id)
+        self.error_type = error_type
+        self.traceback_text = traceback_text
+
+
+class ExecutionCancelledError(OutcomeError):
+    """The execution ended cancelled."""
+
+    code = "execution-cancelled"
+
+
+class WaitTimeoutError(LoomError):
+    """The execution did not end within the time that the caller gave."""
+
+    code = "wait-timeout"
+
+
+def is_superseded_refusal(error: BaseException | None, execution_id: str) -> bool:
+    """Whether `error` says that a newer holder owns `execution_id` (F5).
+
+    True for `ExecutionAlreadyExistsError`, and for `StaleFenceError` bare or as the
+    cause of a `StorageWriteError`, when it names this very execution. Everything
+    else, `StartFencedOutError` included, is an ordinary failure.
+
+    Args:
+        error: what was raised.
+        execution_id: the execution that the caller was driving, under its own name.
+    """
+    if isinstance(error, StorageWriteError):
+        cause = error.__cause__
+        return isinstance(cause, StaleFenceError) and cause.execution_id == execution_id
+    return (
+        isinstance(error, ExecutionAlreadyExistsError | StaleFenceError)
+        and error.execution_id == execution_id
+    )
+
+
+def _by_code(root: type[LoomError]) -> dict[str, type[LoomError]]:
+    known = {root.code: root}
+    for child in root.__subclasses__():
+        known.update(_by_code(child))
+    return known
+
+
+def error_from_code(
+    code: str, message: str, *, execution_id: str | None = None, reason: str = ""
+) -> LoomError:
+    """Rebuild an error that crossed the wire as code and message.
+
+    An unknown code gives a plain `LoomError` with the code in its text, so that an
+    older client still shows what a newer service said.
+    """
+    kind = _by_code(LoomError).get(code)
+    if kind is ResumeRefusedError:
+        return ResumeRefusedError(message, reason=reason, execution_id=execution_id)
+    if kind is None:
+        return LoomError(f"{message} [{code}]", execution_id=execution_id)
+    error = kind.__new__(kind)
+    LoomError.__init__(error, message, execution_id=execution_id)
+    return error

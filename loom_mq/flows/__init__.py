@@ -1,0 +1,1 @@
+"""What flow authors write with."""

@@ -1,0 +1,97 @@
+"""What a running step may know about itself, and the call of its function (K4)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from contextvars import ContextVar, copy_context
+from functools import partial
+from typing import Any, Protocol
+
+import msgspec
+
+from loom_mq.errors import StepTimeoutError, UnsupportedInFlowError
+from loom_mq.flows.scope import current_strand
+from loom_mq.flows.step import Step
+
+
+class StepInfo(msgspec.Struct, frozen=True):
+    """What a step can read about its own run.
+
+    Attributes:
+        execution_id: the execution that it belongs to.
+        name: the step's name.
+        attempt: 1 for the first start of its effect, one more for each further one.
+        idempotency_key: the same on every re-run of this very step; give it to
+            services that can tell a repeated request by its key.
+    """
+
+    tenant: str
+    execution_id: str
+    name: str
+    attempt: int
+    idempotency_key: str
+
+
+_current: ContextVar[StepInfo | None] = ContextVar("loom_step", default=None)
+
+
+def current_step() -> StepInfo:
+    """What the running step knows about itself.
+
+    Raises:
+        UnsupportedInFlowError: called outside a step.
+    """
+    info = _current.get()
+    if info is None:
+        raise UnsupportedInFlowError("current_step() was called outside a step")
+    return info
+
+
+class Threads(Protocol):
+    """Where plain ``def`` steps run."""
+
+    async def call(self, function: Callable[[], Any]) -> Any:
+        """Run a blocking function beside the event loop."""
+
+
+async def call_step(
+    step: Step[..., Any],
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    info: StepInfo,
+    threads: Threads,
+) -> Any:
+    """Call a step's function once, within its timeout.
+
+    Raises:
+        StepTimeoutError: the attempt took too long.
+        BaseException: whatever the function raises.
+    """
+    strand = current_strand.set(None)  # an effect's own tasks are no part of the flow
+    current = _current.set(info)
+    try:
+        if step.timeout is None:
+            return await _call(step, args, kwargs, threads)
+        try:
+            async with asyncio.timeout(step.timeout) as limit:
+                return await _call(step, args, kwargs, threads)
+        except TimeoutError as error:
+            if not limit.expired():
+                raise
+            raise StepTimeoutError(
+                f"step {step.name!r}: attempt {info.attempt} took longer than {step.timeout:g} s",
+                execution_id=info.execution_id,
+            ) from error
+    finally:
+        _current.reset(current)
+        current_strand.reset(strand)
+
+
+async def _call(
+    step: Step[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], threads: Threads
+) -> Any:
+    if step.is_async:
+        return await step.function(*args, **kwargs)
+    context = copy_context()
+    return await threads.call(partial(context.run, partial(step.function, *args, **kwargs)))

@@ -1,0 +1,1 @@
+"""The journal: the one truth about every execution."""

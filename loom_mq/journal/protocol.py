@@ -1,0 +1,249 @@
+"""What a journal must do. `loom_mq.testing.conformance.journal` holds a store to it.
+
+Every method that takes a sequence is one round trip and one commit, and answers with
+one verdict per item in the order given: an item that is refused never touches
+another (J3). A verdict holds its refusal as an exception object, unraised.
+
+Methods raise `StorageWriteError` (its cause is the storage's own error) when nothing
+of the batch was written, `CommitOutcomeUnknownError` when the connection died during
+the commit (J4: sending the very same batch again is safe), and
+`JournalUnreachableError` when no connection can be had.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from types import TracebackType
+from typing import Protocol, Self
+
+from loom_mq.journal.requests import (
+    CLAIM_PAGE,
+    Admission,
+    AdmitVerdict,
+    Append,
+    AppendVerdict,
+    Claim,
+    Claimed,
+    ClaimIntent,
+    ClaimVerdict,
+    DeadLetter,
+    DeliverVerdict,
+    DueTimer,
+    IndexUpdate,
+    ListQuery,
+    Renewal,
+    Runnable,
+    WatchVerdict,
+)
+from loom_mq.model.events import Envelope
+from loom_mq.model.execution import (
+    ExecutionKey,
+    ExecutionRow,
+    FlowRecord,
+    InboxItem,
+    Status,
+    Waiter,
+    WorkerRecord,
+)
+
+__all__ = [
+    "CLAIM_PAGE",
+    "Admission",
+    "AdmitVerdict",
+    "Append",
+    "AppendVerdict",
+    "Claim",
+    "ClaimIntent",
+    "ClaimVerdict",
+    "Claimed",
+    "DeadLetter",
+    "DeliverVerdict",
+    "DueTimer",
+    "IndexUpdate",
+    "Journal",
+    "LeaseSession",
+    "ListQuery",
+    "Renewal",
+    "Runnable",
+    "WatchVerdict",
+]
+
+
+class LeaseSession(Protocol):
+    """One process's lease, on a connection of its own.
+
+    It is opened and used on the event loop of a thread that user code cannot block
+    (F7). Where the storage can tell that the connection is gone (a session lock), it
+    does, see `Journal.lapse_if_gone`.
+    """
+
+    async def renew(self, ttl: float) -> Renewal:
+        """Extend the lease to now + `ttl` seconds by the journal's clock."""
+
+    async def retire(self) -> None:
+        """End the lease at once and release what is still held (graceful stop).
+
+        Executions still owned become runnable at once; the worker's row stays until
+        nothing names it.
+        """
+
+    async def close(self) -> None:
+        """Close the connection without ending the lease."""
+
+
+class Journal(Protocol):
+    """The shared truth."""
+
+    async def __aenter__(self) -> Self: ...
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None: ...
+
+    async def now(self) -> int:
+        """Journal time, microseconds since the epoch."""
+
+    async def admit(self, admissions: Sequence[Admission]) -> list[AdmitVerdict]:
+        """Create pending executions; the same id twice is one execution (F2).
+
+        The first of two equal ids in one batch creates, the second finds it. A
+        found, not ended execution gets the waiter added; an ended one does not.
+        """
+
+    async def append(self, appends: Sequence[Append]) -> list[AppendVerdict]:
+        """Append under fence and sequence (J2, J3, J4); at most one per execution.
+
+        A terminal status empties the inbox and the timers of the execution. A
+        park with unread inbox items gets `hint_at` = now, else `hint_at` is cleared.
+        """
+
+    async def claim(self, claims: Sequence[Claim]) -> list[ClaimVerdict]:
+        """Take over by compare-and-set (J5): fence + 1, new owner, attempt + 1.
+
+        Refused while the owner's lease runs, unless it is the claimant itself,
+        `preempt` is set or the attempt's deadline has passed (F7). A claim that was
+        committed but whose answer was lost may be sent again: an execution already
+        held by this owner under `expected_fence` + 1 answers as claimed.
+        """
+
+    async def acquire_fence(self, key: ExecutionKey, expected: int | None) -> int:
+        """Take the next fence, whoever holds the execution (J5); for repair and tests.
+
+        Args:
+            key: the execution.
+            expected: the fence to supersede; None supersedes whichever stands.
+
+        Raises:
+            StaleFenceError: another moved it first.
+            UnknownExecutionError: no such execution.
+        """
+
+    async def defer(self, keys: Sequence[ExecutionKey], owner: str, delay: float | None) -> None:
+        """Give executions held by `owner` (or by nobody) back: owner cleared, and
+        `hint_at` = now + `delay` seconds so that they are sent again; None clears the
+        hint (a parked execution that had nothing to do). Others are left alone.
+        """
+
+    async def get(self, keys: Sequence[ExecutionKey]) -> list[ExecutionRow | None]:
+        """Index rows."""
+
+    async def read(
+        self, key: ExecutionKey, *, first: int = 0, limit: int = CLAIM_PAGE, newest: bool = False
+    ) -> list[Envelope]:
+        """A page of the log.
+
+        Args:
+            key: whose log.
+            first: lowest sequence wanted.
+            limit: events at most.
+            newest: take the last `limit` events (>= first), still in rising order.
+        """
+
+    async def find(self, query: ListQuery) -> list[ExecutionRow]:
+        """Executions, newest first."""
+
+    async def count(self, tenant: str | None = None) -> dict[Status, int]:
+        """How many executions stand in each status (statuses with none left out)."""
+
+    async def deliver(
+        self, items: Sequence[InboxItem], resend_after: float = 5.0
+    ) -> list[DeliverVerdict]:
+        """Put items in inboxes (K7, K13). A suspended or pending execution gets
+        `hint_at` = now + `resend_after`, so that a lost wake package is sent again.
+        """
+
+    async def inbox(self, keys: Sequence[ExecutionKey]) -> list[tuple[InboxItem, ...]]:
+        """Unread items, oldest first."""
+
+    async def discard(self, items: Sequence[tuple[ExecutionKey, str]]) -> None:
+        """Delete inbox items that were refused."""
+
+    async def watch(self, key: ExecutionKey, waiter: Waiter | None) -> WatchVerdict:
+        """Register a waiter, or learn that the execution has ended.
+
+        With `waiter` None it only looks. At most 64 waiters are kept, the newest.
+        """
+
+    async def lease(self, worker: WorkerRecord, ttl: float) -> LeaseSession:
+        """Register a process and open its lease, `ttl` seconds long."""
+
+    async def workers(self) -> list[WorkerRecord]:
+        """Processes whose lease has not lapsed."""
+
+    async def register_flows(self, flows: Sequence[FlowRecord]) -> None:
+        """Make flows known; they stay known."""
+
+    async def flows(self) -> list[FlowRecord]:
+        """Flows that any worker has ever registered."""
+
+    async def lapse_if_gone(self, owner: str) -> bool:
+        """End a lease early if its holder's session is provably gone.
+
+        Returns:
+            Whether the lease has lapsed now (by this call or before). A store that
+            cannot know answers by the lease's own time alone.
+        """
+
+    async def take_abandoned(
+        self, *, limit: int, resend_after: float, max_recoveries: int
+    ) -> list[Runnable]:
+        """Detach executions from holders whose lease has lapsed or whose deadline has
+        passed (F7): owner cleared, `hint_at` = now + `resend_after`. The fence stays:
+        the next claim moves it. Executions that have reached `max_recoveries` are
+        left as they are (F8). Two callers never get the same one.
+        """
+
+    async def take_unsent(
+        self, *, limit: int, resend_after: float, backoff_limit: float, queues: Sequence[str] | None
+    ) -> list[Runnable]:
+        """Executions whose `hint_at` has passed and that nobody holds: count the hint
+        and set the next `hint_at` = now + min(`resend_after` * 2**hints,
+        `backoff_limit`).
+
+        Args:
+            limit: how many at most.
+            resend_after: seconds.
+            backoff_limit: seconds.
+            queues: only these queues; None for all.
+        """
+
+    async def exhausted(self, max_recoveries: int, limit: int) -> list[ExecutionRow]:
+        """Running executions given up after `max_recoveries` recoveries (F8)."""
+
+    async def due_timers(self, *, limit: int, hold: float) -> list[DueTimer]:
+        """Due timers, earliest first, held from other callers for `hold` seconds (F9)."""
+
+    async def drop_timers(self, timers: Sequence[tuple[ExecutionKey, int]]) -> None:
+        """Delete timers whose fire was published."""
+
+    async def next_timer(self) -> int | None:
+        """The earliest due time that is not held, in journal time."""
+
+    async def record_dead_letters(self, letters: Sequence[DeadLetter]) -> None:
+        """Keep dead letters; the same id twice is one."""
+
+    async def dead_letters(self, limit: int = 50) -> list[DeadLetter]:
+        """Dead letters, newest first."""

@@ -1,0 +1,1 @@
+"""What the embedded journal does inside its transactions, on its own threads."""

@@ -1,0 +1,132 @@
+"""Admission, appends and the pages of logs, each inside one transaction."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from sqlite3 import Connection
+from typing import Final
+
+from loom_mq.errors import LoomError
+from loom_mq.journal import transitions, verdicts
+from loom_mq.journal.packing import pack_events, page_range, slice_page
+from loom_mq.journal.protocol import Admission, AdmitVerdict, Append, AppendVerdict
+from loom_mq.journal.sqlite_ops import rows
+from loom_mq.journal.statements import load_statements
+from loom_mq.journal.verdicts import Grant, Standing
+from loom_mq.model.events import Envelope
+from loom_mq.model.execution import ExecutionKey, ExecutionRow
+
+_EVENTS: Final = load_statements("sqlite", "events")
+_INBOX: Final = load_statements("sqlite", "inbox")
+_TIMERS: Final = load_statements("sqlite", "timers")
+
+
+def admit(db: Connection, now: int, admissions: Sequence[Admission]) -> list[AdmitVerdict]:
+    """See `Journal.admit`."""
+    return [_admit(db, now, each) for each in admissions]
+
+
+def _admit(db: Connection, now: int, admission: Admission) -> AdmitVerdict:
+    key = admission.key
+    row = rows.get(db, key)
+    created = row is None
+    if row is None:
+        row = transitions.admitted(admission, now)
+        rows.insert(db, row, admission.start)
+    if admission.waiter is not None and not row.status.terminal:
+        waiters = () if created else rows.get_waiters(db, key)
+        rows.set_waiters(db, key, transitions.with_waiter(waiters, admission.waiter))
+    return AdmitVerdict(row, created, row.input_digest == admission.input_digest)
+
+
+def append(db: Connection, now: int, appends: Sequence[Append]) -> list[AppendVerdict]:
+    """See `Journal.append`."""
+    return [_append(db, now, each) for each in appends]
+
+
+def _append(db: Connection, now: int, append: Append) -> AppendVerdict:
+    standing = rows.get_standing(db, append.key, now)
+    grant = verdicts.judge_append(
+        standing,
+        append,
+        recorded=_recorded(db, standing, append),
+        first_id_known=False,  # the insert finds out
+        now=now,
+    )
+    if isinstance(grant, LoomError):
+        return AppendVerdict(error=grant)
+    assert standing is not None  # no leave is given to write to what is not there
+    row = standing.row
+    if grant is Grant.NEW:
+        if not _insert_events(db, append):
+            return AppendVerdict(error=verdicts.duplicate_id(append))
+        row = _write_beside(db, now, row, append)
+    terminal = append.index.status.terminal
+    waiters = rows.get_waiters(db, append.key) if terminal else ()
+    return AppendVerdict(inbox=row.inbox, waiters=waiters)
+
+
+def _recorded(db: Connection, standing: Standing | None, append: Append) -> tuple[bytes, ...]:
+    if standing is None or not verdicts.may_be_recorded(standing.row, append):
+        return ()
+    span = append.events[0].seq, append.events[-1].seq + 1
+    return tuple(event.id for event in _page(db, append.key, *span))
+
+
+def _insert_events(db: Connection, append: Append) -> bool:
+    """Whether the append's first id was new."""
+    first, last = append.events[0], append.events[-1]
+    inserted = db.execute(
+        _EVENTS["insert"],
+        (*append.key, first.seq, last.seq, first.id, pack_events(append.events)),
+    )
+    return inserted.rowcount == 1
+
+
+def _write_beside(db: Connection, now: int, row: ExecutionRow, append: Append) -> ExecutionRow:
+    """Everything that the transaction of an append changes beside the log."""
+    key = append.key
+    if row.last_seq < 0:
+        rows.drop_start(db, key)
+    unread = row.inbox
+    for item_id in append.consume:
+        unread -= db.execute(_INBOX["take"], (*key, item_id)).rowcount
+    for due in append.timers:
+        db.execute(_TIMERS["arm"], (*key, due))
+    if append.index.status.terminal:
+        unread = 0
+        db.execute(_INBOX["clear"], key)
+        db.execute(_TIMERS["clear"], key)
+    return rows.put(db, row, transitions.appended(row, append, unread, now))
+
+
+def _page(db: Connection, key: ExecutionKey, low: int, high: int) -> list[Envelope]:
+    if low >= high:
+        return []
+    found = db.execute(
+        _EVENTS["page"],
+        {"tenant": key.tenant, "execution_id": key.execution_id, "low": low, "high": high},
+    )
+    return slice_page((packed for (packed,) in found), low, high)
+
+
+def page(
+    db: Connection, row: ExecutionRow, *, first: int, limit: int, newest: bool = False
+) -> list[Envelope]:
+    """A page of a log.
+
+    Args:
+        db: inside a transaction that has read `row`.
+        row: says how far the log goes.
+        first: lowest sequence wanted.
+        limit: events at most.
+        newest: the last ones instead of the first ones.
+    """
+    low, high = page_range(row.last_seq, first=first, limit=limit, newest=newest)
+    return _page(db, row.key, low, high)
+
+
+def read(db: Connection, key: ExecutionKey, first: int, limit: int, newest: bool) -> list[Envelope]:
+    """See `Journal.read`."""
+    row = rows.get(db, key)
+    return [] if row is None else page(db, row, first=first, limit=limit, newest=newest)

@@ -1,0 +1,1 @@
+"""The rules of execution, pure: no input or output, no clock, no chance."""

@@ -1,0 +1,1 @@
+"""What is stored and sent: frozen structs, no behaviour."""

@@ -1,0 +1,229 @@
+"""The journal's events: envelope, kinds and payloads (J1).
+
+Payloads are arrays on the wire: a field may be added at the end with a default, and
+none may ever be moved or removed. A kind that this version does not know is kept
+and folds to nothing but the time of the last change.
+"""
+
+from __future__ import annotations
+
+import enum
+
+import msgspec
+
+from loom_mq.model.failures import Failure
+
+EVENT_SCHEMA = 1
+"""Version of the event payloads written by this release."""
+
+
+class EventKind(enum.StrEnum):
+    """What happened."""
+
+    EXECUTION_STARTED = "EXECUTION_STARTED"
+    EXECUTION_RECOVERED = "EXECUTION_RECOVERED"
+    EXECUTION_SUSPENDED = "EXECUTION_SUSPENDED"
+    EXECUTION_RESUMED = "EXECUTION_RESUMED"
+    EXECUTION_COMPLETED = "EXECUTION_COMPLETED"
+    EXECUTION_FAILED = "EXECUTION_FAILED"
+    EXECUTION_CANCELLED = "EXECUTION_CANCELLED"
+    STEP_STARTED = "STEP_STARTED"
+    STEP_COMPLETED = "STEP_COMPLETED"
+    STEP_FAILED = "STEP_FAILED"
+    STEP_CANCELLED = "STEP_CANCELLED"
+    STEP_RETRYING = "STEP_RETRYING"
+    DECISION_RECORDED = "DECISION_RECORDED"
+    ANSWER_TAKEN = "ANSWER_TAKEN"
+    CUSTOM_EMITTED = "CUSTOM_EMITTED"
+
+
+class Envelope(msgspec.Struct, frozen=True, array_like=True):
+    """One event as it stands in the log.
+
+    Attributes:
+        id: UUIDv7, 16 bytes.
+        seq: place in the log, dense from 0.
+        kind: an `EventKind`, or the name of a kind from a newer release.
+        at: journal time, microseconds since the epoch; never falls along a log.
+        fence: the fence under which it was written.
+        kernel: true only when the kernel's own writer stamped it.
+        schema: event schema version.
+        payload: the payload struct of the kind, as msgpack.
+    """
+
+    id: bytes
+    seq: int
+    kind: str
+    at: int
+    fence: int
+    kernel: bool
+    schema: int
+    payload: bytes
+
+
+class WaitKind(enum.StrEnum):
+    """What a parked execution waits for."""
+
+    GATE = "gate"
+    TIMER = "timer"
+    BACKOFF = "backoff"
+
+
+class Wait(msgspec.Struct, frozen=True, array_like=True):
+    """One thing that a parked execution waits for (K7).
+
+    Attributes:
+        id: where in the flow the wait stands; an answer is addressed to it.
+        kind: gate, timer, or the pause before a step's next attempt.
+        name: the gate's or the step's name; empty for a plain sleep.
+        due: journal time at which the wait ends by itself, or None.
+        answer_type: how a gate's answer type reads, for people.
+    """
+
+    id: str
+    kind: WaitKind
+    name: str = ""
+    due: int | None = None
+    answer_type: str = ""
+
+
+class ExecutionStarted(msgspec.Struct, frozen=True, array_like=True):
+    """Sequence 0 of every log."""
+
+    flow: str
+    version: str
+    input: bytes
+    features: tuple[str, ...] = ()
+    parent: str | None = None
+    labels: dict[str, str] = {}
+
+
+class ExecutionRecovered(msgspec.Struct, frozen=True, array_like=True):
+    """Another attempt took over from a holder that died."""
+
+    owner: str
+    attempt: int
+
+
+class ExecutionSuspended(msgspec.Struct, frozen=True, array_like=True):
+    """Parked: nothing is held in memory until one of the waits ends."""
+
+    waits: tuple[Wait, ...]
+
+
+class ExecutionResumed(msgspec.Struct, frozen=True, array_like=True):
+    """A parked execution was woken. Status only: answers are events of their own (K8).
+
+    Attributes:
+        ended: waits that ended by their time.
+    """
+
+    ended: tuple[str, ...] = ()
+
+
+class AnswerTaken(msgspec.Struct, frozen=True, array_like=True):
+    """A gate took an answer, addressed to this very wait (K7)."""
+
+    wait_id: str
+    gate: str
+    answer: bytes
+    answer_id: str
+
+
+class ExecutionCompleted(msgspec.Struct, frozen=True, array_like=True):
+    """The flow returned."""
+
+    result: bytes
+
+
+class ExecutionFailed(msgspec.Struct, frozen=True, array_like=True):
+    """An error escaped the flow; the only event that makes an execution failed (K1)."""
+
+    failure: Failure
+
+
+class ExecutionCancelled(msgspec.Struct, frozen=True, array_like=True):
+    """Somebody cancelled the execution."""
+
+    reason: str
+
+
+class StepStarted(msgspec.Struct, frozen=True, array_like=True):
+    """A step's effect is about to begin; durable before it does (K6)."""
+
+    step_id: str
+    name: str
+    attempt: int
+
+
+class StepCompleted(msgspec.Struct, frozen=True, array_like=True):
+    """A step's effect returned this result."""
+
+    step_id: str
+    result: bytes
+
+
+class StepFailed(msgspec.Struct, frozen=True, array_like=True):
+    """A step failed for good; says nothing about the execution (K1)."""
+
+    step_id: str
+    failure: Failure
+
+
+class StepCancelled(msgspec.Struct, frozen=True, array_like=True):
+    """A step was interrupted."""
+
+    step_id: str
+
+
+class StepRetrying(msgspec.Struct, frozen=True, array_like=True):
+    """An attempt failed and another will be made.
+
+    Attributes:
+        failures: attempts that have failed so far.
+        due: journal time of the next attempt.
+    """
+
+    step_id: str
+    failure: Failure
+    failures: int
+    due: int
+
+
+class DecisionRecorded(msgspec.Struct, frozen=True, array_like=True):
+    """A choice that a re-run must repeat."""
+
+    op_id: str
+    name: str
+    value: bytes
+
+
+class CustomEmitted(msgspec.Struct, frozen=True, array_like=True):
+    """Something the flow wanted told to its subscribers."""
+
+    op_id: str
+    topic: str
+    value: bytes
+
+
+type_of_kind: dict[str, type[msgspec.Struct]] = {
+    EventKind.EXECUTION_STARTED: ExecutionStarted,
+    EventKind.EXECUTION_RECOVERED: ExecutionRecovered,
+    EventKind.EXECUTION_SUSPENDED: ExecutionSuspended,
+    EventKind.EXECUTION_RESUMED: ExecutionResumed,
+    EventKind.EXECUTION_COMPLETED: ExecutionCompleted,
+    EventKind.EXECUTION_FAILED: ExecutionFailed,
+    EventKind.EXECUTION_CANCELLED: ExecutionCancelled,
+    EventKind.STEP_STARTED: StepStarted,
+    EventKind.STEP_COMPLETED: StepCompleted,
+    EventKind.STEP_FAILED: StepFailed,
+    EventKind.STEP_CANCELLED: StepCancelled,
+    EventKind.STEP_RETRYING: StepRetrying,
+    EventKind.DECISION_RECORDED: DecisionRecorded,
+    EventKind.ANSWER_TAKEN: AnswerTaken,
+    EventKind.CUSTOM_EMITTED: CustomEmitted,
+}
+
+kind_of_type: dict[type[msgspec.Struct], EventKind] = {
+    payload: EventKind(kind) for kind, payload in type_of_kind.items()
+}

@@ -1,0 +1,1 @@
+"""What a process tells about itself: log lines, metrics, checks."""

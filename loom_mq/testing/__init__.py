@@ -1,0 +1,1 @@
+"""Tools for tests: private servers, simulation, conformance kits."""

@@ -1,0 +1,1 @@
+"""Conformance kits for journals and brokers."""

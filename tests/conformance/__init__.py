@@ -1,0 +1,1 @@
+"""The conformance kits, run on every store and broker."""

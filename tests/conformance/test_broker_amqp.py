@@ -1,0 +1,162 @@
+"""The broker kit over a real RabbitMQ, and what can only be seen there."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+import signal
+import sys
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import pytest
+import pytest_asyncio
+
+from loom_mq.broker.amqp import AmqpBroker
+from loom_mq.broker.protocol import Broker
+from loom_mq.broker.topology import PRESENCE
+from loom_mq.codec.wire import decode
+from loom_mq.errors import (
+    BrokerUnreachableError,
+    SettingsError,
+)
+from loom_mq.model.messages import TokenMessage
+from loom_mq.testing.conformance.broker import BrokerConformance
+from loom_mq.testing.conformance.broker_support import (
+    GRAVE,
+    WORK,
+    Inbox,
+    eventually,
+    letter,
+    ready,
+    send,
+)
+from loom_mq.testing.servers import RabbitServer
+from tests.support.amqp_lab import Lab, Stopwatch, healthy, unhealthy
+
+
+class AmqpHarness:
+    """Connections to one virtual host."""
+
+    def __init__(self, url: str, stack: AsyncExitStack) -> None:
+        self.url = url
+        self._stack = stack
+
+    async def connect(self, name: str) -> AmqpBroker:
+        broker = AmqpBroker(self.url, name=name, connect_timeout=5.0, publish_timeout=5.0)
+        return await self._stack.enter_async_context(broker)
+
+    async def leave(self, broker: Broker) -> None:
+        await broker.__aexit__(None, None, None)
+
+    async def kill(self, broker: Broker) -> None:
+        assert isinstance(broker, AmqpBroker)
+        await broker.abort()
+
+
+@pytest_asyncio.fixture
+async def harness(rabbit_url: str) -> AsyncIterator[AmqpHarness]:
+    async with AsyncExitStack() as stack:
+        yield AmqpHarness(rabbit_url, stack)
+
+
+class TestAmqpBroker(BrokerConformance):
+    pass
+
+
+@pytest_asyncio.fixture
+async def lab(rabbit_server: RabbitServer, rabbit_url: str) -> AsyncIterator[Lab]:
+    async with AsyncExitStack() as stack:
+        yield Lab(rabbit_server, rabbit_url, stack)
+
+
+async def test_a_broker_that_is_not_there(lab: Lab) -> None:
+    """C60, C93: a typed error in time, without the password."""
+    password = urlsplit(lab.url).password or "?"
+    closed = lab.url.replace(f":{lab.server.port}/", ":1/")
+    wrong = lab.url.replace(password, "wrong-secret")
+    unknown = f"{lab.url}-unknown"
+    for url, told in (
+        (closed, "connect call failed"),
+        (wrong, "ACCESS_REFUSED"),
+        (unknown, "virtual host"),
+    ):
+        with Stopwatch(2), pytest.raises(BrokerUnreachableError) as caught:
+            async with lab.broker("a", url, timeout=0.7):
+                pass
+        assert told.lower() in str(caught.value).lower()
+        assert password not in str(caught.value)
+        assert "wrong-secret" not in str(caught.value)
+
+
+@pytest.mark.parametrize("url", ["", "http://u:secret@h/", "amqp://u:secret@h:port/", "secret"])
+def test_an_address_that_is_none(url: str) -> None:
+    """C93: refused at once, without repeating it."""
+    with pytest.raises(SettingsError) as caught:
+        AmqpBroker(url, name="a")
+    assert "secret" not in str(caught.value)
+    assert caught.value.__cause__ is None
+
+
+async def test_nothing_is_left_behind(lab: Lab, caplog: pytest.LogCaptureFixture) -> None:
+    """C60: no task and no complaint remains, whichever way it ended."""
+    before = asyncio.all_tasks()
+    async with lab.broker("a") as broker:
+        await broker.consume(WORK, Inbox(), prefetch=3)
+        await lab.server.close_all_connections()
+        await unhealthy(broker)
+        await healthy(broker)
+        await send(broker, [letter(1)])
+    killed = await lab.broker("b").__aenter__()
+    await killed.consume(WORK, Inbox(), prefetch=3)
+    await killed.abort()
+
+    async def all_ended() -> bool:
+        return asyncio.all_tasks() <= before
+
+    await eventually(all_ended, "every task has ended")
+    gc.collect()
+    complaints = [record for record in caplog.records if record.name == "asyncio"]
+    assert not complaints, complaints[0].getMessage()
+
+
+async def test_a_killed_process_is_heard_of(lab: Lab) -> None:
+    """F7: ``kill -9``, and the token is in the presence queue; a new process is a stranger."""
+    broker, heard = await lab.connect("dispatcher"), Inbox()
+    await broker.consume(PRESENCE, heard, prefetch=10)
+    script = Path(__file__).parents[1] / "support" / "presence_holder.py"
+    for owner in ("worker/1", "worker/2"):
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, str(script), lab.url, owner, stdout=asyncio.subprocess.PIPE
+        )
+        try:
+            assert process.stdout is not None
+            async with asyncio.timeout(20):
+                while await process.stdout.readline() != b"held\n":
+                    assert process.returncode is None
+            assert heard.waiting == 0
+            with Stopwatch(2):
+                process.send_signal(signal.SIGKILL)
+                delivery = await heard.take()
+            assert decode(TokenMessage, delivery.body).owner == owner
+            delivery.ack()
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                process.kill()
+            await process.wait()
+
+
+async def test_dead_letters_survive_a_missing_grave(lab: Lab) -> None:
+    """F2: with no dead-letter queue to take it the message goes the broker's own way."""
+    broker, inbox, graves = await lab.connect("a"), Inbox(), Inbox()
+    await broker.consume(WORK, inbox, prefetch=3)
+    await send(broker, [letter(1)])
+    (await inbox.take()).dead_letter("no grave yet")
+    await ready(broker, WORK, 0)
+    await broker.consume(GRAVE, graves, prefetch=3)
+    await send(broker, [letter(2)])
+    (await inbox.take()).dead_letter("now there is one")
+    assert (await graves.take()).body == b"2"
