@@ -68,21 +68,36 @@ class Delivery(Protocol):
     """
 
     @property
-    def queue(self) -> str: ...
+    def queue(self) -> str:
+        """Where it was taken from."""
+
     @property
-    def body(self) -> bytes: ...
+    def body(self) -> bytes:
+        """Its bytes."""
+
     @property
-    def content_type(self) -> str: ...
+    def content_type(self) -> str:
+        """``application/msgpack`` or ``application/json``."""
+
     @property
-    def type(self) -> str: ...
+    def type(self) -> str:
+        """What kind of message it says it is."""
+
     @property
-    def reply_to(self) -> str | None: ...
+    def reply_to(self) -> str | None:
+        """The queue that wants the answer."""
+
     @property
-    def correlation_id(self) -> str | None: ...
+    def correlation_id(self) -> str | None:
+        """The sender's name for its request."""
+
     @property
-    def headers(self) -> dict[str, str]: ...
+    def headers(self) -> dict[str, str]:
+        """Short texts beside the body."""
+
     @property
-    def redelivered(self) -> bool: ...
+    def redelivered(self) -> bool:
+        """Whether it may have been delivered before."""
 
     def ack(self) -> None:
         """Done with it. Adapters may send several acknowledgements as one."""

@@ -171,7 +171,10 @@ class Client:
         """Start many executions of one flow, few messages for all of them.
 
         Args:
+            flow: the flow.
             inputs: pairs of id and input.
+            queue: where its workers listen; the flow's own queue by default.
+            labels: short texts to find them by.
             timeout: seconds to wait for all admissions.
 
         Raises:

@@ -6,6 +6,7 @@ It holds no state that matters: what it has promised is a row before it says so.
 from __future__ import annotations
 
 import asyncio
+
 import msgspec
 import structlog
 

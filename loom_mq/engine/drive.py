@@ -83,6 +83,7 @@ class Drive:
         start: the start payload while the log is empty.
         claim: ownership to take with the first append.
         mail: inbox items read with the claim.
+        now: journal time of the claim, by which waits are due.
         claimed: called once the first append is answered, when it carries the claim.
     """
 
@@ -98,6 +99,7 @@ class Drive:
         start: ev.ExecutionStarted | None = None,
         claim: ClaimIntent | None = None,
         mail: tuple[InboxItem, ...] = (),
+        now: int = 0,
         claimed: Callable[[], None] | None = None,
     ) -> None:
         self.key = key
@@ -107,6 +109,7 @@ class Drive:
         self._attempt = attempt
         self._start = start
         self._claimed = claimed
+        self._now_at_claim = now
         self._changed = asyncio.Event()
         self._stopping = False
         self._deadline: float | None = None
@@ -136,6 +139,11 @@ class Drive:
         state = self._log.state
         return 0.0 if state.started_at is None else (state.updated_at - state.started_at) / MICROS
 
+    @property
+    def closing(self) -> bool:
+        """Whether the attempt is over but for its goodbyes: others may claim by now."""
+        return self._log.sealed or self.refusal is not None
+
     # ---- told from outside ------------------------------------------------------
 
     def deliver(self, items: tuple[InboxItem, ...]) -> None:
@@ -163,23 +171,28 @@ class Drive:
                 return end
 
     def _open(self) -> bool:
-        """Emit what begins this attempt; False when there is nothing to do (F3)."""
+        """Emit what begins this attempt; False when there is nothing to do (F3).
+
+        A takeover or a wake is on hold until the flow has replayed what is there and
+        does something new: code that does not fit the log leaves it untouched (K3).
+        """
         state = self._log.state
         if self._start is not None:
             self._log.emit(self._start, on_durable=self._claimed)
         elif state.status is Status.RUNNING:
-            self._log.emit(ev.ExecutionRecovered(self._home.owner, self._attempt))
+            self._log.emit(ev.ExecutionRecovered(self._home.owner, self._attempt), hold=True)
         elif state.status is Status.SUSPENDED:
-            now = self._home.around.clock.now()
             answered = {wait.id for wait in state.parked_on if self._has_answer(wait)}
             ended = tuple(
                 wait.id
                 for wait in state.parked_on
-                if wait.due is not None and wait.due <= now and wait.id not in answered
+                if wait.due is not None
+                and wait.due <= self._now_at_claim
+                and wait.id not in answered
             )
             if not (ended or answered or self._mail.cancel):
                 return False
-            self._log.emit(ev.ExecutionResumed(ended))
+            self._log.emit(ev.ExecutionResumed(ended), hold=True)
         return True
 
     def _has_answer(self, wait: ev.Wait) -> bool:

@@ -16,6 +16,7 @@ from loom_mq.codec import wire
 from loom_mq.engine.background import Background, bounded
 from loom_mq.engine.drive import Drive, DriveEnd, Home
 from loom_mq.engine.giveback import GiveBack
+from loom_mq.engine.hands import Hand, Hands
 from loom_mq.engine.intake import Intake, Settlement
 from loom_mq.engine.lease import LeaseKeeper
 from loom_mq.engine.outbox import Outbox
@@ -150,9 +151,9 @@ class Worker:
         )
         self._intake = Intake(self._begin, options.slots, self._on_malformed)
         self._presence = PresenceToken(broker, owner)
-        self._drives: dict[ExecutionKey, Drive] = {}
+        self._hands = Hands()
         self._background = Background(clock)
-        self._give_back = GiveBack(journal, owner, self._background, self._drives.__contains__)
+        self._give_back = GiveBack(journal, owner, self._background, self._hands.__contains__)
         self._consumers: list[Consumer] = []
         self._keeper: asyncio.Task[None] | None = None
         self._draining = False
@@ -190,7 +191,7 @@ class Worker:
         """Give back what is still in hand and end the lease. Bounded."""
         self._draining = True
         self._intake.close()
-        for drive in list(self._drives.values()):
+        for drive in self._hands:
             drive.give_back()
         await self._background.until_idle(5.0)
         self._background.cancel()
@@ -206,7 +207,7 @@ class Worker:
     @property
     def busy(self) -> int:
         """Executions in hand."""
-        return len(self._drives)
+        return len(self._hands)
 
     @property
     def consuming(self) -> bool:
@@ -244,7 +245,7 @@ class Worker:
         finally:
             settled.done()
             self._intake.release()
-            self._metrics.slots(len(self._drives), max(0, self._options.slots - len(self._drives)))
+            self._metrics.slots(len(self._hands), max(0, self._options.slots - len(self._hands)))
 
     async def _drive_package(self, package: Package, settled: _Once) -> None:
         key = ExecutionKey(package.tenant, package.execution_id)
@@ -255,21 +256,30 @@ class Worker:
                 [key], self.owner, self._options.unknown_flow_delay * (1 + self._ids.fraction())
             )
             return
-        if key in self._drives:
+        hand = await self._hands.take(key)
+        if hand is None:
             return  # a duplicate of what is in hand
+        try:
+            await self._drive_in_hand(key, flow, package, hand, settled)
+        finally:
+            self._hands.drop(key)
+
+    async def _drive_in_hand(
+        self, key: ExecutionKey, flow: AnyFlow, package: Package, hand: Hand, settled: _Once
+    ) -> None:
         fence = package.fence
         if package.start is not None and fence == 0:
-            end, refusal = await self._drive_fresh(key, flow, package.start, settled)
+            end, refusal = await self._drive_fresh(key, flow, package.start, hand, settled)
             if isinstance(refusal, StartFencedOutError):
                 fence = refusal.current  # by a holder that wrote nothing (F6)
             elif end is DriveEnd.PARKED_WITH_MAIL and not self._draining:
                 fence = 1
             else:
                 return
-        await self._drive_claimed(key, flow, fence, package.cause, settled)
+        await self._drive_claimed(key, flow, fence, package.cause, hand, settled)
 
     async def _drive_fresh(
-        self, key: ExecutionKey, flow: AnyFlow, start: bytes, settled: _Once
+        self, key: ExecutionKey, flow: AnyFlow, start: bytes, hand: Hand, settled: _Once
     ) -> tuple[DriveEnd, LoomError | None]:
         """Start with the claim inside the first append: nothing is read before."""
         self._metrics.execution_started(flow.name)
@@ -283,10 +293,16 @@ class Worker:
             claim=ClaimIntent(owner=self.owner, expected_fence=0, deadline=flow.attempt_timeout),
             claimed=settled.done,
         )
-        return await self._run(drive, flow)
+        return await self._run(drive, flow, hand)
 
     async def _drive_claimed(
-        self, key: ExecutionKey, flow: AnyFlow, fence: int, cause: Cause, settled: _Once
+        self,
+        key: ExecutionKey,
+        flow: AnyFlow,
+        fence: int,
+        cause: Cause,
+        hand: Hand,
+        settled: _Once,
     ) -> None:
         """Take over by compare-and-set, and again while mail comes in during the park."""
         while True:
@@ -309,7 +325,7 @@ class Worker:
             drive = await self._drive_of(key, flow, claimed)
             if cause is Cause.RECOVER:
                 self._metrics.recovered("claimed")
-            end, _refusal = await self._run(drive, flow)
+            end, _refusal = await self._run(drive, flow, hand)
             if end is not DriveEnd.PARKED_WITH_MAIL or self._draining:
                 return
             fence = claimed.row.fence
@@ -330,17 +346,19 @@ class Worker:
             attempt=claimed.row.attempt,
             start=None if claimed.start is None else _decode_start(claimed.start),
             mail=claimed.inbox,
+            now=claimed.now,
         )
 
-    async def _run(self, drive: Drive, flow: AnyFlow) -> tuple[DriveEnd, LoomError | None]:
-        self._drives[drive.key] = drive
+    async def _run(
+        self, drive: Drive, flow: AnyFlow, hand: Hand
+    ) -> tuple[DriveEnd, LoomError | None]:
+        hand.driving(drive)
         if self._draining:
             drive.give_back()
         try:
             end = await drive.run()
         finally:
-            if self._drives.get(drive.key) is drive:
-                del self._drives[drive.key]
+            hand.driving(None)
         if end in (DriveEnd.COMPLETED, DriveEnd.FAILED, DriveEnd.CANCELLED):
             self._metrics.execution_finished(flow.name, end.value, drive.age)
         match end:
@@ -395,13 +413,13 @@ class Worker:
         self._give_back.again()
 
     def _fetch_mail(self, keys: Sequence[ExecutionKey]) -> None:
-        held = [key for key in keys if key in self._drives]
+        held = [key for key in keys if key in self._hands]
         if held:
             self._background.spawn(self._deliver_mail(held))
 
     async def _deliver_mail(self, keys: Sequence[ExecutionKey]) -> None:
         for key, items in zip(keys, await self._journal.inbox(keys), strict=True):
-            drive = self._drives.get(key)
+            drive = self._hands.drive_of(key)
             if drive is not None:
                 drive.deliver(items)
 

@@ -148,6 +148,10 @@ class ExecutionLog:
         """Write nothing more, without a word: the execution is given back."""
         self.sealed = True
         self._warned = True
+        if not self._inflight:
+            # only events on hold can wait here, and now nothing will follow them
+            self._pending.clear()
+            self._durable_seq = self.state.last_seq
 
     def emit(
         self,
@@ -155,6 +159,7 @@ class ExecutionLog:
         *,
         consume: str | None = None,
         on_durable: Callable[[], None] | None = None,
+        hold: bool = False,
     ) -> None:
         """Append an event, to go out with the next group commit.
 
@@ -162,6 +167,7 @@ class ExecutionLog:
             payload: one of the payload structs of `model.events`.
             consume: inbox item that this event takes, deleted in the same commit.
             on_durable: called when the event is durable.
+            hold: send it with the next event only; if none follows, it never was.
         """
         if self.sealed or self.refusal is not None:
             if not self._warned:
@@ -195,7 +201,7 @@ class ExecutionLog:
             self._pending_hooks.append(on_durable)
         if isinstance(payload, _SEALING):
             self.sealed = self._released = True
-        if not self._inflight:
+        if not (self._inflight or hold):
             self._send()
 
     async def barrier(self) -> None:

@@ -214,7 +214,6 @@ class MemoryJournal(MemoryFleet):
         entries = (self._store.entries.get(key) for key in keys)
         return [() if entry is None else tuple(entry.inbox.values()) for entry in entries]
 
-    # after everything that says `list` and means the type
     async def count(self, tenant: str | None = None) -> dict[Status, int]:
         """How many executions stand in each status."""
         totals: dict[Status, int] = {}
@@ -223,7 +222,7 @@ class MemoryJournal(MemoryFleet):
                 totals[status] = totals.get(status, 0) + number
         return totals
 
-    async def list(self, query: ListQuery) -> list[ExecutionRow]:
+    async def find(self, query: ListQuery) -> list[ExecutionRow]:
         """Executions, newest first."""
         found: list[ExecutionRow] = []
         for created_at, execution_id, tenant in reversed(self._store.newest):

@@ -163,6 +163,7 @@ class MemoryFleet:
             entry = self._store.entries[key]
             if entry.timers[due] <= now:
                 entry.timers[due] = transitions.after(now, hold)
+                self._store.put(entry, transitions.fired(entry.row, hold, now))
                 found.append(DueTimer(entry.row, due))
         return found
 

@@ -234,7 +234,11 @@ class Journal(Protocol):
         """Running executions given up after `max_recoveries` recoveries (F8)."""
 
     async def due_timers(self, *, limit: int, hold: float) -> list[DueTimer]:
-        """Due timers, earliest first, held from other callers for `hold` seconds (F9)."""
+        """Due timers, earliest first, held from other callers for `hold` seconds (F9).
+
+        A suspended execution among them gets `hint_at` = now + `hold`: should its wake
+        be lost once the timer's row is gone, it is sent again like any package.
+        """
 
     async def drop_timers(self, timers: Sequence[tuple[ExecutionKey, int]]) -> None:
         """Delete timers whose fire was published."""

@@ -267,12 +267,12 @@ class SqliteJournal:
         """The earliest due time that is not held, in journal time."""
         return await self._reader.read(sweeps.next_timer, self._clock.now())
 
-    # ---- lists; last, because a method named `list` hides the type ----------------------
+    # ---- lists ------------------------------------------------------------------------
 
     async def count(self, tenant: str | None = None) -> dict[Status, int]:
         """How many executions stand in each status."""
         return await self._reader.read(sweeps.count, tenant)
 
-    async def list(self, query: ListQuery) -> list[ExecutionRow]:
+    async def find(self, query: ListQuery) -> list[ExecutionRow]:
         """Executions, newest first."""
         return await self._reader.read(sweeps.newest, query)

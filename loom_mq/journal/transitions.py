@@ -174,3 +174,10 @@ def discarded(row: ExecutionRow, unread: int) -> ExecutionRow:
 def with_waiter(waiters: tuple[Waiter, ...], waiter: Waiter) -> tuple[Waiter, ...]:
     """The newest `MAX_WAITERS` of those who wait; the same one twice is one."""
     return (*(each for each in waiters if each != waiter), waiter)[-MAX_WAITERS:]
+
+
+def fired(row: ExecutionRow, hold: float, now: int) -> ExecutionRow:
+    """A timer's wake is on its way: should it be lost, another is sent (F9)."""
+    if row.status is not Status.SUSPENDED:
+        return row
+    return replace(row, hint_at=after(now, hold))

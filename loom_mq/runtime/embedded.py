@@ -1,5 +1,7 @@
-"""Everything in one process: dispatcher, worker and timer over SQLite and an in-process
-broker. The same parts as the fleet's, so what works here works there."""
+"""Everything in one process, over SQLite and an in-process broker.
+
+Dispatcher, worker and timer are the fleet's own, so what works here works there.
+"""
 
 from __future__ import annotations
 
@@ -121,7 +123,8 @@ class Embedded:
                 threads=threads,
                 metrics=self.metrics,
             )
-            for part in (dispatcher, worker, timers):
+            # the worker first: a dispatcher waits until somebody has said what can be started
+            for part in (worker, dispatcher, timers):
                 stack.push_async_callback(part.stop)
                 await part.start()
             self.worker = worker

@@ -70,9 +70,11 @@ def read_or_leave(
     if arguments:
         refuse(role, f"it takes no arguments, not {arguments[0]!r}; see --help")
     try:
-        return read_settings(kind, environ)
+        settings = read_settings(kind, environ)
     except SettingsError as error:
         refuse(role, error.message)
+    redactor.register(settings.broker.secrets() | settings.journal.secrets())
+    return settings
 
 
 def refuse(role: str, sentence: str) -> NoReturn:
@@ -81,7 +83,7 @@ def refuse(role: str, sentence: str) -> NoReturn:
     Raises:
         SystemExit: always, with `ExitCode.SETTINGS`.
     """
-    print(f"loom {role}: {sentence}", file=sys.stderr)
+    print(redactor.text(f"loom {role}: {sentence}"), file=sys.stderr)
     raise SystemExit(ExitCode.SETTINGS)
 
 

@@ -9,15 +9,21 @@ import signal
 import sys
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
+from datetime import UTC, datetime
 from pathlib import Path
 from urllib.parse import urlsplit
 
+import msgspec
 import pytest
 import pytest_asyncio
+from pamqp.commands import Basic
+from pamqp.frame import marshal
 
 from loom_mq.broker.amqp import AmqpBroker
+from loom_mq.broker.amqp.publisher import Letter
+from loom_mq.broker.deadletter import death_of
 from loom_mq.broker.protocol import Broker
-from loom_mq.broker.topology import PRESENCE
+from loom_mq.broker.topology import PRESENCE, presence_token
 from loom_mq.codec.wire import decode
 from loom_mq.errors import (
     BrokerUnreachableError,
@@ -27,6 +33,7 @@ from loom_mq.model.messages import TokenMessage
 from loom_mq.testing.conformance.broker import BrokerConformance
 from loom_mq.testing.conformance.broker_support import (
     GRAVE,
+    MAIL,
     WORK,
     Inbox,
     eventually,
@@ -160,3 +167,89 @@ async def test_dead_letters_survive_a_missing_grave(lab: Lab) -> None:
     await send(broker, [letter(2)])
     (await inbox.take()).dead_letter("now there is one")
     assert (await graves.take()).body == b"2"
+
+
+@pytest.mark.parametrize("broken", ["short-string", "header-name", "timestamp"])
+async def test_an_unreadable_message_is_buried(lab: Lab, broken: str) -> None:
+    """F2, F10: a foreign client's bytes that the client library cannot decode end no connection."""
+    broker, inbox, graves = await lab.connect("a"), Inbox(), Inbox()
+    await broker.consume(GRAVE, graves, prefetch=3)
+    await broker.consume(WORK, inbox, prefetch=3)
+    properties, sane, insane = {
+        "short-string": (
+            Basic.Properties(message_type="MARKED"),
+            b"MARKED",
+            b"\xff\xfe\xfd\xfc\xfb\xfa",
+        ),
+        "header-name": (
+            Basic.Properties(headers={"MARKED": "x"}),
+            b"MARKED",
+            b"\xff\xfe\xfd\xfc\xfb\xfa",
+        ),
+        "timestamp": (
+            Basic.Properties(timestamp=datetime.fromtimestamp(0x11223344, UTC)),
+            b"\x00\x00\x00\x00\x11\x22\x33\x44",
+            b"\x7f\xff\xff\xff\xff\xff\xff\xff",
+        ),
+    }[broken]
+    channel = broker._publisher._channel
+    assert channel is not None
+    encode = channel.encode
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(channel, "encode", lambda *letter: encode(*letter).replace(sane, insane))
+        assert await broker._publisher.publish([Letter(WORK.name, properties, b"body")]) == [None]
+    dead = await graves.take()
+    assert (dead.body, dead.redelivered) == (b"body", False)
+    assert "properties" in death_of(dead).reason
+    await send(broker, [letter("größe")])
+    assert (await inbox.take()).body == "größe".encode()
+    assert broker.counts().connections_lost == 0
+
+
+async def test_a_foreign_routing_key_ends_no_connection(lab: Lab) -> None:
+    """F10: an operator's own binding may bring any bytes as a routing key."""
+    broker, inbox = await lab.connect("a"), Inbox()
+    await broker.consume(WORK, inbox, prefetch=3)
+    channel = broker._publisher._channel
+    assert channel is not None
+    await channel.queue_bind(WORK.name, "amq.fanout")
+    frames = marshal(Basic.Publish(exchange="amq.fanout", routing_key="MARKED"), channel.number)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(channel._publish_frames, WORK.name, frames.replace(b"MARKED", b"\xff" * 6))
+        await send(broker, [letter("foreign")])
+    assert (await inbox.take()).body == b"foreign"
+    assert broker.counts().connections_lost == 0
+
+
+async def test_what_goes_over_the_wire(lab: Lab) -> None:
+    """C36, C71, C81: persistent messages, durable or exclusive queues, prefetch never global."""
+    broker = await lab.connect("a")
+    token = presence_token("kit/1")
+    await broker.declare([GRAVE, token])
+    await broker.consume(WORK, Inbox(), prefetch=7)
+    await broker.consume(MAIL, Inbox(), prefetch=3)
+    await send(
+        broker, [letter(1, GRAVE), msgspec.structs.replace(letter(2, GRAVE), persistent=False)]
+    )
+    session = await broker._in.session()
+    channel = await session.plain_channel(seconds=2)
+    first, second = await channel.basic_get(GRAVE.name), await channel.basic_get(GRAVE.name)
+    assert first.header.properties.delivery_mode == 2
+    assert second.header.properties.delivery_mode == 1
+    told = await lab.server.evaluate(
+        "iolist_to_binary(rabbit_json:encode([[case V of {resource,_,_,N} -> N; _ -> V end"
+        " || {_, V} <- rabbit_amqqueue:info(Q, [name, type, durable, exclusive, auto_delete])]"
+        f' || Q <- rabbit_amqqueue:list(<<"{lab.vhost}">>)]))'
+    )
+    assert sorted(msgspec.json.decode(told)) == [
+        [GRAVE.name, "quorum", True, "", False],
+        [MAIL.name, "classic", False, True, False],
+        [WORK.name, "quorum", True, "", False],
+        [token.name, "classic", True, False, False],
+    ]
+    prefetches = await lab.server.evaluate(
+        "lists:sort([{P, G} || C <- rabbit_channel:list_local(), {prefetch_count, P} <-"
+        " rabbit_channel:info(C, [prefetch_count]), {global_prefetch_count, G} <-"
+        " rabbit_channel:info(C, [global_prefetch_count]), P + G > 0])"
+    )
+    assert prefetches == "[{3,0},{7,0}]"

@@ -11,6 +11,7 @@ import pytest
 
 import loom_mq as loom
 from loom_mq.errors import GateTimeoutError, InputError, ResumeRefusedError, StepFailedError
+from loom_mq.flows.registry import AnyFlow
 from loom_mq.model.execution import Status
 from tests.support.house import House, until
 
@@ -156,7 +157,10 @@ async def side_by_side(ctx: loom.Context) -> list[int]:
 
 @loom.flow
 async def two_gates(ctx: loom.Context) -> tuple[int, str]:
-    return await asyncio.gather(ctx.suspend(on="A", type=int), ctx.suspend(on="B", type=str))
+    first, second = await asyncio.gather(
+        ctx.suspend(on="A", type=int), ctx.suspend(on="B", type=str)
+    )
+    return first, second
 
 
 @loom.flow
@@ -171,7 +175,7 @@ async def choosing(ctx: loom.Context) -> list[object]:
     return chosen
 
 
-FLOWS = [
+FLOWS: list[AnyFlow] = [
     three_steps,
     shout,
     trying,
@@ -346,8 +350,8 @@ async def test_cancel_a_parked_execution(house: House) -> None:
 
 
 async def test_input_that_does_not_fit_is_the_executions_failure(house: House) -> None:
+    handle = await house.client.start("three_steps", "text", id="e")
     with pytest.raises(loom.ExecutionFailedError, match="CodecError"):
-        handle = await house.client.start("three_steps", "text", id="e")
         await handle.result(timeout=5)
 
 

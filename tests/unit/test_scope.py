@@ -6,7 +6,7 @@ import asyncio
 import random
 from typing import Any
 
-from loom_mq.flows.scope import Strand, current_strand, task_factory
+from loom_mq.flows.scope import Strand, current_strand, install_task_factory
 
 
 class Keeper:
@@ -44,7 +44,7 @@ async def in_flow(seed: int) -> dict[str, list[str]]:
         await asyncio.gather(*(branch(f"b{n}", 1) for n in range(3)))
         taken["after"] = [place()]
 
-    asyncio.get_running_loop().set_task_factory(task_factory)
+    install_task_factory()
     current_strand.set(Strand(keeper))
     await flow()
     current_strand.set(None)
@@ -64,7 +64,7 @@ def test_k3_places_do_not_depend_on_timing() -> None:
 
 
 async def test_tasks_outside_flows_are_left_alone() -> None:
-    asyncio.get_running_loop().set_task_factory(task_factory)
+    install_task_factory()
     seen = await asyncio.get_running_loop().create_task(_strand())
     assert seen is None
 

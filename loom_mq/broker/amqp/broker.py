@@ -249,8 +249,7 @@ class AmqpBroker:
         await self._watch.close()
         await self._topology.close()
         await self._undertaker.close()
-        for consumer in list(self._consumers):
-            await consumer.close()
+        await asyncio.gather(*(consumer.close() for consumer in self._consumers))
         self._consumers.clear()
         await asyncio.gather(self._in.close(), self._out.close())
         await self._publisher.close()

@@ -8,6 +8,7 @@ from typing import Final
 import structlog
 from pamqp.commands import Basic
 
+from loom_mq.broker.amqp.calls import end
 from loom_mq.broker.amqp.delivery import AmqpDelivery
 from loom_mq.broker.amqp.publisher import Letter, Publisher
 from loom_mq.broker.deadletter import death_headers
@@ -43,10 +44,7 @@ class Undertaker:
         tasks = set(self._tasks)
         if tasks:
             await asyncio.wait(tasks, timeout=_CLOSE_SECONDS)
-        for task in tasks:
-            task.cancel()
-        if tasks:
-            await asyncio.wait(tasks)
+        await end(*tasks)
 
     async def _move(self, delivery: AmqpDelivery, reason: str, grave: str) -> None:
         letter = Letter(grave, _copied(delivery, reason), delivery.body)

@@ -74,6 +74,15 @@ async def first_of(*futures: asyncio.Future[Any]) -> None:
     await asyncio.wait(futures, return_when=asyncio.FIRST_COMPLETED)
 
 
+async def end(*tasks: asyncio.Task[Any] | None, seconds: float = 1.0) -> None:
+    """Cancel tasks and give them a moment; one that hangs in the client library is left."""
+    running = {task for task in tasks if task is not None}
+    for task in running:
+        task.cancel()
+    if running:
+        await asyncio.wait(running, timeout=seconds)
+
+
 def _in_our_words(
     error: Exception, what: str
 ) -> BrokerError | MissingQueueError | LockedQueueError:

@@ -24,6 +24,7 @@ from loom_mq.broker.amqp.calls import (
     MissingQueueError,
     call,
     cause_text,
+    end,
     first_of,
 )
 from loom_mq.broker.amqp.channel import Content, LeanChannel
@@ -31,6 +32,7 @@ from loom_mq.broker.amqp.delivery import AmqpDelivery, Bury
 from loom_mq.broker.amqp.ledger import Ledger
 from loom_mq.broker.amqp.link import Link
 from loom_mq.broker.amqp.probe import Probe
+from loom_mq.broker.amqp.readable import UNREADABLE
 from loom_mq.broker.amqp.session import Session
 from loom_mq.broker.protocol import Handler, Queue, QueueDepth
 from loom_mq.errors import BrokerError, TopologyMismatchError
@@ -133,6 +135,7 @@ class AmqpConsumer:
         self._farewells: set[asyncio.Task[None]] = set()
         self._said = OncePer(_LOG_SECONDS)
         self._seen = (-1, -1)
+        self._registrations = 0
         self.first: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.reason = "not registered yet"
 
@@ -171,10 +174,7 @@ class AmqpConsumer:
         await self._stop()
         if self._channel is not None:
             self._channel.ledger.flush()
-        for farewell in self._farewells:
-            farewell.cancel()
-        if self._farewells:
-            await asyncio.wait(self._farewells)
+        await end(*self._farewells)
 
     def deliver(
         self,
@@ -198,6 +198,9 @@ class AmqpConsumer:
             ledger=channel.ledger,
             bury=self._bury,
         )
+        if header.properties.delivery_mode == UNREADABLE:
+            delivery.dead_letter("its properties are not text in UTF-8 or have an unknown type")
+            return
         try:
             self._handler(delivery)
         except Exception:
@@ -205,14 +208,23 @@ class AmqpConsumer:
             _log.exception("delivery.handler_raised", queue=self.queue.name)
             delivery.requeue()
 
-    def judge(self, depth: QueueDepth | None) -> None:
-        """Compare what the broker says about the queue with what is believed here (C66).
+    @property
+    def registrations(self) -> int:
+        """How often it has registered: tells one registration from the next."""
+        return self._registrations
+
+    def judge(self, depth: QueueDepth | None, registration: int) -> None:
+        """Compare what the broker said about the queue with what is believed here (C66).
 
         Without a consumer on the queue, or with messages ready on two looks while this
         consumer has room for them and got none in between, it is not really consuming.
+
+        Args:
+            depth: the broker's answer.
+            registration: `registrations` at the time of the question.
         """
         channel = self._channel
-        if channel is None or channel.ended.done():
+        if channel is None or channel.ended.done() or registration != self._registrations:
             return
         if depth is None:
             channel.end("the queue is gone")
@@ -227,10 +239,8 @@ class AmqpConsumer:
             self._seen = (-1, -1)
 
     async def _stop(self) -> None:
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.wait({self._task})
-            self._task = None
+        task, self._task = self._task, None
+        await end(task)
         if not self.first.done():
             self.first.cancel()
 
@@ -282,6 +292,7 @@ class AmqpConsumer:
             raise
         self._tag = answer.consumer_tag or ""
         self._channel = channel
+        self._registrations += 1
         self._counts.registered += 1
         return channel
 

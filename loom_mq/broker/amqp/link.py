@@ -16,12 +16,15 @@ import structlog
 from yarl import URL
 
 from loom_mq.broker.amqp.backoff import Backoff
+from loom_mq.broker.amqp.calls import end
 from loom_mq.broker.amqp.session import Session
 from loom_mq.errors import BrokerUnreachableError
 from loom_mq.observe.limiter import OncePer
 
 _LOG_SECONDS: Final = 60.0
 _GOODBYE_SECONDS: Final = 2.0
+_END_SECONDS: Final = 2.0
+"""For a try to connect that is under way; it drops its socket within a second."""
 _STEADY_SECONDS: Final = 5.0
 """A connection that lived this long shows that the next try may come quickly."""
 _log = structlog.get_logger(__name__)
@@ -89,9 +92,7 @@ class Link:
         task, session = self._task, self._session
         self._task = None
         self._up.set()  # who waits for a connection learns that there will be none
-        if task is not None:
-            task.cancel()
-            await asyncio.wait({task})
+        await end(task, seconds=_END_SECONDS)
         if session is not None:
             await session.close(seconds=_GOODBYE_SECONDS)
         self._session, self.reason = None, "closed"

@@ -13,7 +13,7 @@ from pamqp.commands import Basic
 from pamqp.header import ContentHeader
 
 from loom_mq.broker.amqp.backoff import Backoff
-from loom_mq.broker.amqp.calls import cause_text, first_of
+from loom_mq.broker.amqp.calls import cause_text, end, first_of
 from loom_mq.broker.amqp.channel import Content, LeanChannel
 from loom_mq.broker.amqp.link import Link
 from loom_mq.broker.amqp.session import Session
@@ -209,9 +209,7 @@ class Publisher:
     async def close(self) -> None:
         """Stop; what is unconfirmed gets its verdict."""
         task, self._task = self._task, None
-        if task is not None:
-            task.cancel()
-            await asyncio.wait({task})
+        await end(task)
 
     async def publish(self, letters: Sequence[Letter]) -> list[BrokerError | None]:
         """Send all and wait for the broker's word on each, in bounded time."""

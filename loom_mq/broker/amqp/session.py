@@ -18,6 +18,7 @@ from yarl import URL
 from loom_mq.broker.amqp.calls import call, cause_text, first_of
 from loom_mq.broker.amqp.channel import LeanChannel
 from loom_mq.broker.amqp.outbox import Outbox
+from loom_mq.broker.amqp.readable import ReadableFrames
 from loom_mq.errors import BrokerUnreachableError, SettingsError
 
 _ABORT_SECONDS: Final = 1.0
@@ -43,7 +44,7 @@ class Sockets(TransportFactory):
         """Connect as the client library would."""
         reader, writer = await self._factory.create(url, **kwargs)
         self._writer = writer
-        return reader, writer
+        return ReadableFrames.over(reader), writer
 
     def abort(self) -> None:
         """Drop the socket at once."""

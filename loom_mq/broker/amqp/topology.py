@@ -9,7 +9,7 @@ from typing import Final
 import structlog
 
 from loom_mq.broker.amqp.backoff import Backoff
-from loom_mq.broker.amqp.calls import LockedQueueError, first_of
+from loom_mq.broker.amqp.calls import LockedQueueError, end, first_of
 from loom_mq.broker.amqp.link import Link
 from loom_mq.broker.amqp.probe import Probe
 from loom_mq.broker.amqp.session import Session
@@ -45,9 +45,7 @@ class Topology:
 
     async def close(self) -> None:
         """Stop."""
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.wait({self._task})
+        await end(self._task)
 
     async def declare(self, queues: Iterable[Queue]) -> None:
         """Make queues exist now and remember them.

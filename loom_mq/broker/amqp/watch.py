@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 import structlog
 
+from loom_mq.broker.amqp.calls import end
 from loom_mq.broker.amqp.consumer import AmqpConsumer
 from loom_mq.broker.amqp.link import Link
 from loom_mq.broker.amqp.probe import Probe
@@ -44,9 +45,7 @@ class Watch:
 
     async def close(self) -> None:
         """Stop."""
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.wait({self._task})
+        await end(self._task)
 
     async def _keep_looking(self) -> None:
         while True:
@@ -59,6 +58,7 @@ class Watch:
         session = self._link.current
         if session is None:
             return
+        registration = consumer.registrations
         try:
             depth = await self._probe.look(consumer.queue.name)
         except BrokerUnreachableError as error:
@@ -68,4 +68,4 @@ class Watch:
         except Exception as error:  # a client library's surprise must not end the watch
             _log.warning("consumer.not_verified", queue=consumer.queue.name, reason=str(error))
         else:
-            consumer.judge(depth)
+            consumer.judge(depth, registration)

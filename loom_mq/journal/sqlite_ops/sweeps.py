@@ -82,7 +82,8 @@ def due_timers(db: Connection, now: int, limit: int, hold: float) -> list[DueTim
         db.execute(_TIMERS["hold"], (until, tenant, execution_id, due))
         row = rows.get(db, ExecutionKey(tenant, execution_id))
         if row is not None:
-            timers.append(DueTimer(row, due))
+            sent = rows.put(db, row, transitions.fired(row, hold, now))
+            timers.append(DueTimer(sent, due))
     return timers
 
 
@@ -102,7 +103,7 @@ def next_timer(db: Connection, now: int) -> int | None:
 
 
 def newest(db: Connection, query: ListQuery) -> list[ExecutionRow]:
-    """See `Journal.list`."""
+    """See `Journal.find`."""
     before_at, before_id = query.before if query.before is not None else (_ENDLESS, "")
     found = db.execute(
         _LISTING["newest" if query.status is None else "newest_with_status"],

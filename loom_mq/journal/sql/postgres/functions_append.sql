@@ -29,9 +29,9 @@ CREATE OR REPLACE FUNCTION loom.append_v1(
     OUT o_written bigint[], OUT o_inbox bigint[], OUT o_waiting bigint[], OUT o_waiters bytea[]
 )
 LANGUAGE plpgsql VOLATILE
---X SET enable_seqscan = off SET enable_bitmapscan = off
---X SET enable_hashjoin = off SET enable_mergejoin = off
---X SET plan_cache_mode = force_generic_plan
+SET enable_seqscan = off SET enable_bitmapscan = off
+SET enable_hashjoin = off SET enable_mergejoin = off
+SET plan_cache_mode = force_generic_plan
 AS $$
 #variable_conflict use_column
 DECLARE
