@@ -19,6 +19,7 @@ from rich.console import Console
 
 from benchmarks.floor import floors
 from benchmarks.lab import Lab
+from benchmarks.loom_fleet import LoomFleet
 from benchmarks.peers.dbos_peer import peers
 from benchmarks.report import Json, Outcome, Report
 from benchmarks.system import System, Workload, WorkloadNotOfferedError
@@ -60,7 +61,7 @@ class Options:
 
 def systems() -> list[System]:
     """All that can be measured, in the order of the table. New systems are named here."""
-    return [*floors(), *peers()]
+    return [LoomFleet(), *floors(), *peers()]
 
 
 async def measure(

@@ -7,9 +7,10 @@ time: everything happens in the event loop's next turn, in the same order every 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextvars import copy_context
 from types import TracebackType
-from typing import Self
+from typing import Self, TypeVarTuple
 
 import structlog
 
@@ -34,6 +35,7 @@ from loom_mq.errors import (
 )
 from loom_mq.ids import check_id
 
+Arguments = TypeVarTuple("Arguments")
 _log = structlog.get_logger(__name__)
 
 
@@ -173,6 +175,7 @@ class MemoryConnection:
         self._hub = hub
         self._wanted: dict[str, Queue] = {}
         self._consumers: list[MemoryConsumer] = []
+        self._context = copy_context()
         self._entered = False
         self._up = False
 
@@ -184,6 +187,7 @@ class MemoryConnection:
         """
         if not self._hub.running:
             raise BrokerUnreachableError("the broker does not run")
+        self._context = copy_context()
         self._hub.enter(self)
         self._entered = self._up = True
         return self
@@ -206,7 +210,7 @@ class MemoryConnection:
     def drop(self) -> None:
         """Lose the connection and come back, as when the broker closes all of them."""
         self.lose()
-        asyncio.get_running_loop().call_soon(self.come_back)
+        self._soon(self.come_back)
 
     def lose(self) -> None:
         """The connection is gone: see what the broker does then."""
@@ -227,7 +231,7 @@ class MemoryConnection:
 
     def missed(self, queue: str) -> None:
         """A queue was deleted under us: make it again if it is wanted (C32)."""
-        asyncio.get_running_loop().call_soon(self._heal, queue)
+        self._soon(self._heal, queue)
 
     async def declare(self, queues: Sequence[Queue]) -> None:
         """Make queues exist; remembered and made again after a loss.
@@ -327,6 +331,10 @@ class MemoryConnection:
         if not self._up:
             raise BrokerUnreachableError("the broker is not reachable")
         return self._hub
+
+    def _soon(self, work: Callable[[*Arguments], None], *arguments: *Arguments) -> None:
+        """Do something in the loop's next turn, in this connection's context."""
+        asyncio.get_running_loop().call_soon(work, *arguments, context=self._context)
 
     def _heal(self, name: str) -> None:
         if not self._up:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from contextvars import copy_context
 
 from loom_mq.broker.memory_queue import MemoryQueue, MemoryRegistration
 from loom_mq.broker.protocol import Handler, Queue
@@ -27,6 +28,7 @@ class MemoryConsumer:
         self._handler = handler
         self._prefetch = prefetch
         self._declare = declare
+        self._context = copy_context()
         self._registration: MemoryRegistration | None = None
 
     @property
@@ -45,7 +47,7 @@ class MemoryConsumer:
         if self.cancelled or self.consuming:
             return
         queue = self._declare()
-        self._registration = MemoryRegistration(queue, self._handler, self._prefetch)
+        self._registration = MemoryRegistration(queue, self._handler, self._prefetch, self._context)
         queue.attach(self._registration)
 
     def lose(self) -> None:
@@ -58,5 +60,6 @@ class MemoryConsumer:
         if not self.cancelled:
             self.cancelled = True
             if self._registration is not None:
+                self._registration.cancelled = True
                 self._registration.queue.detach(self._registration)
         await asyncio.sleep(0)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Iterable
+from contextvars import Context
 from typing import Final
 
 import msgspec
@@ -112,7 +113,8 @@ class MemoryQueue:
         """Deliver what can be delivered, in the event loop's next turn."""
         if not self._scheduled:
             self._scheduled = True
-            asyncio.get_running_loop().call_soon(self._pump)
+            # in a context of its own: the sender's belongs to the sender, who may be gone
+            asyncio.get_running_loop().call_soon(self._pump, context=Context())
 
     def _pump(self) -> None:
         self._scheduled = False
@@ -161,15 +163,20 @@ class MemoryRegistration:
         queue: consumed.
         handler: called for each delivery.
         prefetch: unsettled deliveries at most.
+        context: the consumer's own, in which its handler runs.
     """
 
-    def __init__(self, queue: MemoryQueue, handler: Handler, prefetch: int) -> None:
+    def __init__(
+        self, queue: MemoryQueue, handler: Handler, prefetch: int, context: Context
+    ) -> None:
         self.queue = queue
         self._handler = handler
         self._prefetch = prefetch
+        self._context = context
         self._unsettled: dict[int, Stored] = {}
         self._tag = 0
         self.over = False
+        self.cancelled = False
 
     @property
     def has_room(self) -> bool:
@@ -177,16 +184,13 @@ class MemoryRegistration:
         return len(self._unsettled) < self._prefetch
 
     def deliver(self, stored: Stored) -> None:
-        """Hand a message to the handler."""
+        """Send a message to the handler, which has it in the loop's next turn."""
         self._tag += 1
         self._unsettled[self._tag] = stored
         delivery = MemoryDelivery(self, self._tag, stored)
-        try:
-            self._handler(delivery)
-        except Exception:
-            # a handler must not raise; one that does must not stop the queue
-            _log.exception("delivery.handler_raised", queue=self.queue.spec.name)
-            delivery.requeue()
+        asyncio.get_running_loop().call_soon(
+            self._hand_over, self._tag, delivery, context=self._context
+        )
 
     def take(self, tag: int) -> Stored | None:
         """Settle a delivery; None when it was settled before or the registration is over."""
@@ -206,6 +210,19 @@ class MemoryRegistration:
         if keep:
             self.queue.give_back(unsettled)
         self.queue.detach(self)
+
+    def _hand_over(self, tag: int, delivery: MemoryDelivery) -> None:
+        if tag not in self._unsettled:
+            return  # the connection went while it was on its way
+        if self.cancelled:
+            delivery.requeue()
+            return
+        try:
+            self._handler(delivery)
+        except Exception:
+            # a handler must not raise; one that does must not stop the queue
+            _log.exception("delivery.handler_raised", queue=self.queue.spec.name)
+            delivery.requeue()
 
 
 class MemoryDelivery:

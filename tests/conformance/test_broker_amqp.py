@@ -20,7 +20,7 @@ from pamqp.commands import Basic
 from pamqp.frame import marshal
 
 from loom_mq.broker.amqp import AmqpBroker
-from loom_mq.broker.amqp.publisher import Letter
+from loom_mq.broker.amqp.confirms import Letter
 from loom_mq.broker.deadletter import death_of
 from loom_mq.broker.protocol import Broker
 from loom_mq.broker.topology import PRESENCE, presence_token

@@ -205,12 +205,22 @@ async def test_a_frozen_broker_costs_bounded_time(lab: Lab) -> None:
 
 
 async def test_closing_while_the_broker_is_frozen_from_the_start(lab: Lab) -> None:
-    """C60: nothing was noticed yet when the goodbye begins."""
-    async with lab.broker("a", verify_interval=60) as broker:
+    """C60: nothing was noticed yet when the goodbye begins, and it cannot even be sent."""
+    before = asyncio.all_tasks()
+    async with lab.broker("a", timeout=30, verify_interval=60) as broker:
         await broker.consume(WORK, Inbox(), prefetch=3)
         await lab.server.pause()
+        large = [letter(bytes(10_000_000)) for _ in range(3)]
+        publishing = asyncio.create_task(broker.publish(large))
+        await asyncio.sleep(0)
         began = time.monotonic()
     assert time.monotonic() - began < 5
+    assert [type(verdict) for verdict in await publishing] == [PublishTimeoutError] * 3
+
+    async def all_ended() -> bool:
+        return asyncio.all_tasks() <= before
+
+    await eventually(all_ended, "no task waits for the frozen broker")
 
 
 async def test_an_alarm_blocks_publishers_only(lab: Lab) -> None:
@@ -222,10 +232,11 @@ async def test_an_alarm_blocks_publishers_only(lab: Lab) -> None:
     held = await inbox.take()
     await lab.server.evaluate("vm_memory_monitor:set_vm_memory_high_watermark(0.0)")
     try:
-        for _ in range(2):
+        for body in ("on its way", "held back"):
             with Stopwatch(TIMEOUT + 1):
-                [verdict] = await broker.publish([letter(2, IDLE)])
+                [verdict] = await broker.publish([letter(body, IDLE)])
             assert isinstance(verdict, PublishTimeoutError)
+        assert "blocked" in str(verdict)
         health = broker.health()
         assert (health.connected, health.blocked, health.consuming) == (True, True, True)
         assert "alarm" in health.reason
@@ -238,7 +249,13 @@ async def test_an_alarm_blocks_publishers_only(lab: Lab) -> None:
     finally:
         await lab.server.evaluate("vm_memory_monitor:set_vm_memory_high_watermark(0.4)")
     await healthy(broker)
-    await send(broker, [letter(4, IDLE)])
+    await send(broker, [letter("afterwards", IDLE)])
+    late = Inbox()
+    await broker.consume(IDLE, late, prefetch=10)
+    seen = set()
+    while "afterwards" not in seen:
+        seen.add((await late.take()).body.decode())
+    assert "held back" not in seen
 
 
 async def test_a_silent_connection_is_given_up(lab: Lab) -> None:

@@ -12,11 +12,13 @@ from pamqp.commands import Basic
 from pamqp.common import FieldTable
 
 from loom_mq.broker.amqp.bury import Undertaker
-from loom_mq.broker.amqp.consumer import AmqpConsumer, ConsumeCounts
+from loom_mq.broker.amqp.confirms import Letter
+from loom_mq.broker.amqp.consumer import AmqpConsumer
 from loom_mq.broker.amqp.delivery import AmqpDelivery
+from loom_mq.broker.amqp.ledger import ConsumeCounts
 from loom_mq.broker.amqp.link import Link
 from loom_mq.broker.amqp.probe import Probe
-from loom_mq.broker.amqp.publisher import Letter, PublishCounts, Publisher
+from loom_mq.broker.amqp.publisher import PublishCounts, Publisher
 from loom_mq.broker.amqp.session import broker_url
 from loom_mq.broker.amqp.topology import Topology
 from loom_mq.broker.amqp.watch import Watch

@@ -9,8 +9,9 @@ import structlog
 from pamqp.commands import Basic
 
 from loom_mq.broker.amqp.calls import end
+from loom_mq.broker.amqp.confirms import Letter
 from loom_mq.broker.amqp.delivery import AmqpDelivery
-from loom_mq.broker.amqp.publisher import Letter, Publisher
+from loom_mq.broker.amqp.publisher import Publisher
 from loom_mq.broker.deadletter import death_headers
 from loom_mq.errors import BrokerError
 

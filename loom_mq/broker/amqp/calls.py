@@ -22,6 +22,10 @@ from loom_mq.errors import BrokerError, BrokerUnreachableError
 
 T = TypeVar("T")
 
+LAG_SECONDS: Final = 1.0
+"""A timeout that fires this much too late says that this process was busy, and nothing
+about the broker."""
+
 _INEQUIVALENT: Final = re.compile(
     r"inequivalent arg '(?P<argument>[^']*)' for queue '(?P<queue>.*?)' in vhost '.*?': "
     r"received (?P<wanted>.*?) but current is (?P<found>.*)",
@@ -66,7 +70,9 @@ async def call(awaitable: Awaitable[T], *, seconds: float, what: str) -> T:
             raise
         raise BrokerUnreachableError(f"{what}: the connection is gone") from None
     except (AMQPError, ChannelInvalidStateError, OSError, RuntimeError) as error:
-        raise _in_our_words(error, what) from error
+        ours = _in_our_words(error, what)
+        # where the other ones say it all, the library's three layers would only hide it
+        raise ours from (error if isinstance(ours, BrokerUnreachableError) else None)
 
 
 async def first_of(*futures: asyncio.Future[Any]) -> None:
@@ -119,7 +125,7 @@ def _mismatch(text: str, what: str) -> BrokerError:
 
 def _value(text: str) -> str:
     typed = _TYPED.fullmatch(text)
-    return typed["value"] if typed is not None else text
+    return (typed["value"] or "''") if typed is not None else text
 
 
 def _text(error: BaseException) -> str:

@@ -12,7 +12,6 @@ import contextlib
 from collections.abc import Coroutine
 from typing import Final
 
-import msgspec
 import structlog
 from aiormq.abc import AbstractConnection, DeliveredMessage
 from pamqp.commands import Basic
@@ -29,7 +28,7 @@ from loom_mq.broker.amqp.calls import (
 )
 from loom_mq.broker.amqp.channel import Content, LeanChannel
 from loom_mq.broker.amqp.delivery import AmqpDelivery, Bury
-from loom_mq.broker.amqp.ledger import Ledger
+from loom_mq.broker.amqp.ledger import ConsumeCounts, Ledger
 from loom_mq.broker.amqp.link import Link
 from loom_mq.broker.amqp.probe import Probe
 from loom_mq.broker.amqp.readable import UNREADABLE
@@ -48,15 +47,6 @@ gets it back."""
 _log = structlog.get_logger(__name__)
 
 
-class ConsumeCounts(msgspec.Struct):
-    """What consumers did, since the start."""
-
-    delivered: int = 0
-    stale: int = 0
-    """Settled after their channel was gone: dropped."""
-    registered: int = 0
-
-
 class _ConsumeChannel(LeanChannel):
     """One registration of one consumer."""
 
@@ -65,7 +55,7 @@ class _ConsumeChannel(LeanChannel):
     ) -> None:
         super().__init__(connection, number, confirms=False)
         self.session = session
-        self.ledger = Ledger(number, session.outbox)
+        self.ledger = Ledger(number, session.outbox, consumer.counts)
         self.ended: asyncio.Future[str] = session.lost.get_loop().create_future()
         self.deliveries = 0
         self._consumer = consumer
@@ -126,7 +116,7 @@ class AmqpConsumer:
         self._prefetch = prefetch
         self._bury = bury
         self._seconds = seconds
-        self._counts = counts
+        self.counts = counts
         self._probe = probe
         self._channel: _ConsumeChannel | None = None
         self._tag = ""
@@ -188,7 +178,7 @@ class AmqpConsumer:
         if self._cancelled:
             channel.ledger.reject(tag, requeue=True)
             return
-        self._counts.delivered += 1
+        self.counts.delivered += 1
         delivery = AmqpDelivery(
             queue=self.queue.name,
             body=body,
@@ -293,7 +283,7 @@ class AmqpConsumer:
         self._tag = answer.consumer_tag or ""
         self._channel = channel
         self._registrations += 1
-        self._counts.registered += 1
+        self.counts.registered += 1
         return channel
 
     def _let_go(self, channel: _ConsumeChannel) -> None:
@@ -301,7 +291,6 @@ class AmqpConsumer:
         if self._channel is channel:
             self._channel = None
         channel.ledger.close()
-        self._counts.stale += channel.ledger.stale
         if channel.session.alive and not channel.is_closed:
             self._later(self._drop(channel))
 

@@ -9,10 +9,20 @@ from __future__ import annotations
 
 import asyncio
 
+import msgspec
 from pamqp.commands import Basic
 from pamqp.frame import marshal
 
 from loom_mq.broker.amqp.outbox import Outbox
+
+
+class ConsumeCounts(msgspec.Struct):
+    """What consumers did, since the start."""
+
+    delivered: int = 0
+    stale: int = 0
+    """Settled after their channel was gone: dropped."""
+    registered: int = 0
 
 
 class Ledger:
@@ -24,9 +34,10 @@ class Ledger:
     Args:
         number: the channel's number.
         outbox: of the channel's connection.
+        counts: told of what is settled too late.
     """
 
-    def __init__(self, number: int, outbox: Outbox) -> None:
+    def __init__(self, number: int, outbox: Outbox, counts: ConsumeCounts) -> None:
         self._number = number
         self._outbox = outbox
         self._low = 0
@@ -37,7 +48,7 @@ class Ledger:
         self._closed = False
         self._idle = asyncio.Event()
         self._idle.set()
-        self.stale = 0
+        self._counts = counts
 
     @property
     def in_hand(self) -> int:
@@ -94,7 +105,7 @@ class Ledger:
 
     def _settle(self, tag: int) -> bool:
         if self._closed:
-            self.stale += 1
+            self._counts.stale += 1
             return False
         self._settled.add(tag)
         while self._low + 1 in self._settled:

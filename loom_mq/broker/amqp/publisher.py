@@ -8,15 +8,11 @@ from typing import Final
 
 import msgspec
 import structlog
-from aiormq.abc import AbstractConnection
-from pamqp.commands import Basic
-from pamqp.header import ContentHeader
 
 from loom_mq.broker.amqp.backoff import Backoff
-from loom_mq.broker.amqp.calls import cause_text, end, first_of
-from loom_mq.broker.amqp.channel import Content, LeanChannel
+from loom_mq.broker.amqp.calls import LAG_SECONDS, cause_text, end, first_of
+from loom_mq.broker.amqp.confirms import Batch, Letter, PublishChannel
 from loom_mq.broker.amqp.link import Link
-from loom_mq.broker.amqp.session import Session
 from loom_mq.errors import (
     BrokerError,
     BrokerUnreachableError,
@@ -34,14 +30,6 @@ _LOG_SECONDS: Final = 60.0
 _log = structlog.get_logger(__name__)
 
 
-class Letter(msgspec.Struct, frozen=True):
-    """A lawful message, ready to be sent."""
-
-    queue: str
-    properties: Basic.Properties
-    body: bytes
-
-
 class PublishCounts(msgspec.Struct):
     """What became of messages, since the start."""
 
@@ -51,119 +39,6 @@ class PublishCounts(msgspec.Struct):
     unknown: int = 0
     """No verdict in time: there or not there."""
     unsent: int = 0
-
-
-class _Batch:
-    """The messages of one call; `done` when each has its verdict."""
-
-    __slots__ = ("answered", "done", "sent", "verdicts", "waiting")
-
-    def __init__(self, size: int) -> None:
-        self.verdicts: list[BrokerError | None] = [None] * size
-        self.sent = 0
-        self.waiting = size
-        self.answered = False
-        self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-
-    def settle(self, index: int, verdict: BrokerError | None) -> None:
-        if self.answered:
-            return  # the caller has gone with the verdicts
-        self.verdicts[index] = verdict
-        self.waiting -= 1
-        if not self.waiting and not self.done.done():
-            self.done.set_result(None)
-
-
-class _Unconfirmed:
-    __slots__ = ("batch", "index", "queue", "returned", "size")
-
-    def __init__(self, batch: _Batch, index: int, letter: Letter) -> None:
-        self.batch = batch
-        self.index = index
-        self.queue = letter.queue
-        self.size = len(letter.body)
-        self.returned = ""
-
-
-class _PublishChannel(LeanChannel):
-    """Numbers what it sends and matches what comes back."""
-
-    def __init__(
-        self, connection: AbstractConnection, number: int, session: Session, mark: str
-    ) -> None:
-        super().__init__(connection, number, confirms=True)
-        self.session = session
-        self.unconfirmed: dict[int, _Unconfirmed] = {}
-        self.unconfirmed_bytes = 0
-        self.confirmed_at = 0.0
-        self.room = asyncio.Event()
-        self._mark = mark
-        self._sent = 0
-
-    def send(self, letter: Letter, batch: _Batch, index: int) -> None:
-        self._sent += 1
-        tag = self._sent
-        # returns carry no number of ours but this one
-        letter.properties.message_id = f"{self._mark}-{tag}"
-        frames = self.encode(letter.queue, letter.properties, letter.body)
-        unconfirmed = _Unconfirmed(batch, index, letter)
-        self.unconfirmed[tag] = unconfirmed
-        self.unconfirmed_bytes += unconfirmed.size
-        batch.sent = index + 1
-        self.session.outbox.write(frames)
-
-    def on_content(self, method: Content, header: ContentHeader, body: bytes) -> None:
-        mark, _, tag = (header.properties.message_id or "").rpartition("-")
-        if mark == self._mark and tag.isdecimal():
-            unconfirmed = self.unconfirmed.get(int(tag))
-            if unconfirmed is not None:
-                # the broker returns a message before it confirms it
-                unconfirmed.returned = getattr(method, "reply_text", "") or "returned"
-
-    def on_confirm(self, frame: Basic.Ack | Basic.Nack) -> None:
-        taken = isinstance(frame, Basic.Ack)
-        last = frame.delivery_tag or 0
-        self.confirmed_at = self.loop.time()
-        if frame.multiple:
-            while self.unconfirmed:
-                tag = next(iter(self.unconfirmed))
-                if tag > last:
-                    break
-                self._confirm(tag, taken)
-        else:
-            self._confirm(last, taken)
-        self.room.set()
-
-    def fail(self, reason: str) -> None:
-        """The channel is gone: nothing more will be told about what was sent."""
-        for unconfirmed in self.unconfirmed.values():
-            unconfirmed.batch.settle(
-                unconfirmed.index,
-                PublishTimeoutError(
-                    f"message for queue {unconfirmed.queue!r}: the connection to the broker went "
-                    f"before the broker confirmed ({reason}); it may or may not be there"
-                ),
-            )
-        self.unconfirmed.clear()
-        self.unconfirmed_bytes = 0
-        self.room.set()
-
-    def _confirm(self, tag: int, taken: bool) -> None:
-        unconfirmed = self.unconfirmed.pop(tag, None)
-        if unconfirmed is None:
-            return
-        self.unconfirmed_bytes -= unconfirmed.size
-        verdict: BrokerError | None = None
-        if unconfirmed.returned:
-            verdict = UnroutableError(
-                f"no queue {unconfirmed.queue!r} took the message ({unconfirmed.returned})"
-            )
-        elif not taken:
-            verdict = PublishRefusedError(
-                f"the broker refused a message for queue {unconfirmed.queue!r}; it is full or out "
-                "of order, see the broker's log"
-            )
-        unconfirmed.batch.settle(unconfirmed.index, verdict)
 
 
 class Publisher:
@@ -184,7 +59,7 @@ class Publisher:
         self._timeout = timeout
         self._window = window
         self._on_missing = on_missing
-        self._channel: _PublishChannel | None = None
+        self._channel: PublishChannel | None = None
         self._up = asyncio.Event()
         self._turn = asyncio.Lock()
         self._task: asyncio.Task[None] | None = None
@@ -217,7 +92,7 @@ class Publisher:
             return []
         if self._task is None:
             return [self._late(letter, sent=False, blocked=False) for letter in letters]
-        batch = _Batch(len(letters))
+        batch = Batch(len(letters))
         began = asyncio.get_running_loop().time()
         try:
             async with asyncio.timeout(self._timeout):
@@ -231,7 +106,7 @@ class Publisher:
         self._count(letters, batch.verdicts)
         return batch.verdicts
 
-    async def _send(self, letters: Sequence[Letter], batch: _Batch) -> None:
+    async def _send(self, letters: Sequence[Letter], batch: Batch) -> None:
         index = 0
         while index < len(letters):
             channel = await self._channel_with_room()
@@ -242,7 +117,7 @@ class Publisher:
             if index < len(letters):
                 await asyncio.sleep(0)
 
-    async def _channel_with_room(self) -> _PublishChannel:
+    async def _channel_with_room(self) -> PublishChannel:
         while True:
             await self.wait_ready()
             channel = self._channel
@@ -256,14 +131,14 @@ class Publisher:
                 channel.room.clear()
                 await channel.room.wait()
 
-    def _has_room(self, channel: _PublishChannel) -> bool:
+    def _has_room(self, channel: PublishChannel) -> bool:
         return (
             channel is self._channel
             and len(channel.unconfirmed) < self._window
             and channel.unconfirmed_bytes < _WINDOW_BYTES
         )
 
-    def _out_of_time(self, letters: Sequence[Letter], batch: _Batch, began: float) -> None:
+    def _out_of_time(self, letters: Sequence[Letter], batch: Batch, began: float) -> None:
         channel = self._channel
         blocked = channel is not None and channel.session.blocked
         late: set[int] = set()
@@ -273,7 +148,9 @@ class Publisher:
             if index < batch.sent and index not in late:
                 continue
             batch.verdicts[index] = self._late(letter, sent=index < batch.sent, blocked=blocked)
-        if late and channel is not None and not blocked and channel.confirmed_at < began:
+        busy = asyncio.get_running_loop().time() - began > self._timeout + LAG_SECONDS
+        silent = channel is not None and not blocked and channel.confirmed_at < began
+        if late and channel is not None and silent and not busy:
             # not one confirm in all that time: the connection is half dead or the broker
             # stands still, and what was sent must not all go out at once much later
             channel.session.condemn(f"no publish was confirmed within {self._timeout:g} s")
@@ -328,11 +205,11 @@ class Publisher:
         while True:
             session = await self._link.session()
             generation += 1
-            channel: _PublishChannel | None = None
+            channel: PublishChannel | None = None
             try:
                 wire, number = session.next_number()
                 mark = f"{session.mark}.{generation}"
-                channel = _PublishChannel(wire, number, session, mark)
+                channel = PublishChannel(wire, number, session, mark)
                 await session.open(channel, seconds=self._timeout)
                 self._channel = channel
                 self._up.set()
@@ -347,7 +224,7 @@ class Publisher:
             await asyncio.sleep(backoff.next())
 
 
-def _why(channel: _PublishChannel, link: Link) -> str:
+def _why(channel: PublishChannel, link: Link) -> str:
     closing = channel.closing
     if closing.done() and not closing.cancelled():
         return cause_text(closing.exception())

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import structlog
 
-from loom_mq.broker.amqp.calls import end
+from loom_mq.broker.amqp.calls import LAG_SECONDS, end
 from loom_mq.broker.amqp.consumer import AmqpConsumer
 from loom_mq.broker.amqp.link import Link
 from loom_mq.broker.amqp.probe import Probe
@@ -59,10 +59,13 @@ class Watch:
         if session is None:
             return
         registration = consumer.registrations
+        loop = asyncio.get_running_loop()
+        began = loop.time()
         try:
             depth = await self._probe.look(consumer.queue.name)
         except BrokerUnreachableError as error:
-            session.condemn(f"the broker did not answer ({error})")
+            if loop.time() - began < self._seconds + LAG_SECONDS:
+                session.condemn(f"the broker did not answer ({error})")
         except BrokerError as error:
             _log.warning("consumer.not_verified", queue=consumer.queue.name, reason=str(error))
         except Exception as error:  # a client library's surprise must not end the watch

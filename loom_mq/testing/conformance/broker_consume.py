@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextvars import ContextVar
 
 import pytest
 
@@ -21,6 +22,8 @@ from loom_mq.testing.conformance.broker_support import (
     ready,
     send,
 )
+
+_sender: ContextVar[str] = ContextVar("sender", default="")
 
 
 class ConsumeConformance:
@@ -122,6 +125,21 @@ class ConsumeConformance:
         got = await inbox.take_all(2)
         assert sorted(delivery.body for delivery in got) == [b"1", b"2"]
         assert failed == [b"1"]
+
+    async def test_a_handler_does_not_inherit_from_the_sender(self, harness: BrokerHarness) -> None:
+        """C104: context variables, such as those of log lines, stop at the broker."""
+        broker, inbox = await harness.connect("a"), Inbox()
+        seen: list[str] = []
+
+        def handler(delivery: Delivery) -> None:
+            seen.append(_sender.get())
+            inbox(delivery)
+
+        await broker.consume(WORK, handler, prefetch=5)
+        _sender.set("the sender")
+        await send(broker, [letter(1)])
+        (await inbox.take()).ack()
+        assert seen == [""]
 
     async def test_dead_letter_tells_why(self, harness: BrokerHarness) -> None:
         """F2: the copy has the reason, the queue and everything that the original had."""

@@ -27,7 +27,10 @@ from loom_mq.testing.conformance.journal_rig import (
 
 
 def _append(
-    key: ExecutionKey, envelopes: tuple[Envelope, ...], fence: int = 1, status: Status = Status.RUNNING
+    key: ExecutionKey,
+    envelopes: tuple[Envelope, ...],
+    fence: int = 1,
+    status: Status = Status.RUNNING,
 ) -> Append:
     return Append(key=key, fence=fence, events=envelopes, index=IndexUpdate(status=status))
 

@@ -53,7 +53,11 @@ class ClaimRules:
         before = await rig.row(key)
         for expected in (0, 1, 3):
             error = refused(await rig.claim(key, "c", expected, preempt=True), StaleFenceError)
-            assert (error.execution_id, error.held, error.current) == (key.execution_id, expected, 2)
+            assert (error.execution_id, error.held, error.current) == (
+                key.execution_id,
+                expected,
+                2,
+            )
         refused(await rig.claim(key, "dead", 1, preempt=True), StaleFenceError)
         assert await rig.row(key) == before
 

@@ -85,7 +85,14 @@ def events(
     """New envelopes from sequence `first` on."""
     return tuple(
         Envelope(
-            _ids.envelope(), first + at, kind, 10_000 + first + at, fence, True, EVENT_SCHEMA, payload
+            _ids.envelope(),
+            first + at,
+            kind,
+            10_000 + first + at,
+            fence,
+            True,
+            EVENT_SCHEMA,
+            payload,
         )
         for at in range(count)
     )
@@ -164,7 +171,9 @@ class Rig:
     async def parked(self, *, count: int = 1, timers: tuple[int, ...] = ()) -> ExecutionKey:
         """An execution that waits at the gate ``gate``, after `count` + 1 events."""
         key = await self.started(count=count)
-        index = IndexUpdate(status=Status.SUSPENDED, gates=("gate",), wake_at=min(timers, default=None))
+        index = IndexUpdate(
+            status=Status.SUSPENDED, gates=("gate",), wake_at=min(timers, default=None)
+        )
         accepted(await self.append(key, events(count), index=index, release=True, timers=timers))
         return key
 

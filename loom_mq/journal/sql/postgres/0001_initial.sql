@@ -131,7 +131,7 @@ CREATE TABLE loom.dead_letters (
     id       text COLLATE "C" PRIMARY KEY,
     queue    text NOT NULL,
     reason   text NOT NULL,
-    headers  text NOT NULL,
+    headers  text,
     body     bytea NOT NULL
 );
 

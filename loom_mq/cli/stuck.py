@@ -1,0 +1,124 @@
+"""`loom stuck`: executions that somebody should look at."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from typing import Annotated, Final
+
+import typer
+
+from loom_mq.cli import views
+from loom_mq.cli.exits import Exit
+from loom_mq.cli.options import reach_of
+from loom_mq.cli.reach import Reach, open_journal
+from loom_mq.cli.screen import Cell, Page
+from loom_mq.journal.protocol import Journal, ListQuery
+from loom_mq.kernel.explain import Reason, explain, span
+from loom_mq.model.execution import ExecutionRow, FlowRecord, Status, WorkerRecord
+
+_PAGE: Final = 500
+_IDS_SHOWN: Final = 3
+
+
+def stuck(
+    ctx: typer.Context,
+    ids: Annotated[bool, typer.Option("--ids", help="One line per execution.")] = False,
+    check: Annotated[bool, typer.Option("--check", help="Exit with 7 if there are any.")] = False,
+    limit: Annotated[
+        int, typer.Option("--limit", min=1, help="How many of each status to look at.")
+    ] = 10_000,
+) -> Exit:
+    """Find executions that somebody should look at, by reason."""
+    return asyncio.run(_stuck(reach_of(ctx), ids=ids, check=check, limit=limit))
+
+
+async def _stuck(reach: Reach, *, ids: bool, check: bool, limit: int) -> Exit:
+    found: list[tuple[ExecutionRow, Reason]] = []
+    looked_at = 0
+    async with open_journal(reach) as journal:
+        workers, flows = await journal.workers(), await journal.flows()
+        for status in (Status.PENDING, Status.RUNNING, Status.SUSPENDED):
+            async for rows in _unended(reach, journal, status, limit):
+                looked_at += len(rows)
+                found += await _reasons(reach, journal, rows, workers, flows)
+        now = await journal.now()
+    _show_stuck(reach, found, now, ids=ids, looked_at=looked_at)
+    return Exit.FOUND if check and found else Exit.DONE
+
+
+async def _unended(
+    reach: Reach, journal: Journal, status: Status, limit: int
+) -> AsyncIterator[list[ExecutionRow]]:
+    before: tuple[int, str] | None = None
+    left = limit
+    while left > 0:
+        rows = await journal.find(
+            ListQuery(tenant=reach.tenant, status=status, limit=min(left, _PAGE), before=before)
+        )
+        if not rows:
+            return
+        yield rows
+        left -= len(rows)
+        before = (rows[-1].created_at, rows[-1].execution_id)
+
+
+async def _reasons(
+    reach: Reach,
+    journal: Journal,
+    rows: Sequence[ExecutionRow],
+    workers: Sequence[WorkerRecord],
+    flows: Sequence[FlowRecord],
+) -> list[tuple[ExecutionRow, Reason]]:
+    now = await journal.now()
+    keys = [row.key for row in rows if row.inbox]
+    mail = dict(zip(keys, await journal.inbox(keys), strict=True)) if keys else {}
+    explained = (
+        (
+            row,
+            explain(row, workers, flows, now, mail=mail.get(row.key, ()), embedded=reach.embedded),
+        )
+        for row in rows
+    )
+    return [(row, reason) for row, reason in explained if reason.stuck]
+
+
+def _show_stuck(
+    reach: Reach,
+    found: Sequence[tuple[ExecutionRow, Reason]],
+    now: int,
+    *,
+    ids: bool,
+    looked_at: int,
+) -> None:
+    items = [views.reason_item(row, reason, now) for row, reason in found]
+    empty = f"nothing is stuck ({looked_at} executions have not ended)"
+    if ids:
+        columns: tuple[str, ...] = ("ID", "REASON", "QUEUE", "SINCE", "SENTENCE")
+        rows: list[tuple[Cell, ...]] = [
+            (row.execution_id, reason.code.value, row.queue, _since(reason, now), reason.sentence)
+            for row, reason in found
+        ]
+    else:
+        columns = ("COUNT", "REASON", "QUEUE", "FLOW", "OLDEST", "NEXT", "FOR-EXAMPLE")
+        rows = _grouped(found, now)
+    reach.screen.show(Page(kind="stuck", items=items, columns=columns, rows=rows, empty=empty))
+
+
+def _grouped(found: Sequence[tuple[ExecutionRow, Reason]], now: int) -> list[tuple[Cell, ...]]:
+    groups: dict[tuple[str, str, str], list[tuple[ExecutionRow, Reason]]] = {}
+    for row, reason in found:
+        groups.setdefault((reason.code.value, row.queue, row.flow), []).append((row, reason))
+    lines: list[tuple[Cell, ...]] = []
+    for (code, queue, flow), members in sorted(groups.items(), key=lambda each: -len(each[1])):
+        _row, oldest = min(members, key=lambda each: each[1].since or now)
+        examples = ", ".join(row.execution_id for row, _reason in members[:_IDS_SHOWN])
+        next_step = oldest.next or views.NOTHING
+        lines.append(
+            (str(len(members)), code, queue, flow, _since(oldest, now), next_step, examples)
+        )
+    return lines
+
+
+def _since(reason: Reason, now: int) -> str:
+    return views.NOTHING if reason.since is None else span((now - reason.since) / 1e6)

@@ -1,0 +1,137 @@
+-- The advisory lock that a process's lease session holds. The schema is part of it, so that
+-- two journals in one database never meet.
+CREATE OR REPLACE FUNCTION loom.lease_key_v1(p_owner text) RETURNS bigint
+LANGUAGE sql IMMUTABLE
+RETURN hashtextextended('loom.workers'::regclass::oid::text || '/' || p_owner, 0);
+
+-- Forget lapsed leases that no execution names. Indexes: workers_pkey, executions_owned.
+CREATE OR REPLACE FUNCTION loom.forget_workers_v1(p_now bigint) RETURNS void
+LANGUAGE plpgsql VOLATILE
+SET enable_hashjoin = off SET enable_mergejoin = off
+AS $$
+BEGIN
+    DELETE FROM loom.workers WHERE owner IN (
+        SELECT w.owner FROM loom.workers AS w
+        WHERE w.lease_until <= p_now
+            AND NOT EXISTS (SELECT FROM loom.executions AS e WHERE e.owner = w.owner)
+        FOR UPDATE SKIP LOCKED
+    );
+END
+$$;
+
+-- Register a process and begin its lease (F7). With p_guard the session takes the lock whose
+-- freedom will prove that the session is gone. Index: workers_pkey.
+CREATE OR REPLACE FUNCTION loom.lease_v1(
+    p_owner text, p_role text, p_host text, p_queues text[], p_slots bigint, p_release text,
+    p_draining boolean, p_ttl bigint, p_guard boolean
+)
+RETURNS boolean
+LANGUAGE plpgsql VOLATILE
+AS $$
+DECLARE
+    v_guarded boolean := p_guard AND pg_try_advisory_lock(loom.lease_key_v1(p_owner));
+    v_now bigint := loom.now_v1();
+BEGIN
+    PERFORM loom.forget_workers_v1(v_now);
+    INSERT INTO loom.workers AS w (
+        owner, role, host, queues, slots, release, draining, guarded, started_at, renewed_at,
+        lease_until
+    )
+    VALUES (
+        p_owner, p_role, p_host, p_queues, p_slots, p_release, p_draining, v_guarded, v_now,
+        v_now, v_now + p_ttl
+    )
+    ON CONFLICT (owner) DO UPDATE SET
+        role = EXCLUDED.role, host = EXCLUDED.host, queues = EXCLUDED.queues,
+        slots = EXCLUDED.slots, release = EXCLUDED.release, draining = EXCLUDED.draining,
+        guarded = EXCLUDED.guarded, renewed_at = EXCLUDED.renewed_at,
+        lease_until = EXCLUDED.lease_until;
+    RETURN v_guarded;
+END
+$$;
+
+-- Extend a lease that still runs, and tell which executions have mail. A lease that has
+-- lapsed is lost, whoever noticed. With p_guard the session, a new one, takes the lock
+-- again; NULL leaves things as they are. Indexes: workers_pkey, executions_mail.
+CREATE OR REPLACE FUNCTION loom.renew_v1(
+    p_owner text, p_ttl bigint, p_guard boolean,
+    OUT moment bigint, OUT held boolean, OUT guarded boolean, OUT tenants text[], OUT ids text[]
+)
+LANGUAGE plpgsql VOLATILE
+SET enable_seqscan = off SET enable_bitmapscan = off
+SET plan_cache_mode = force_generic_plan
+AS $$
+#variable_conflict use_column
+BEGIN
+    guarded := CASE WHEN p_guard THEN pg_try_advisory_lock(loom.lease_key_v1(p_owner)) END;
+    moment := loom.now_v1();
+    UPDATE loom.workers AS w SET
+        lease_until = moment + p_ttl,
+        renewed_at = moment,
+        guarded = coalesce(renew_v1.guarded, w.guarded)
+    WHERE w.owner = p_owner AND w.lease_until > moment;
+    held := FOUND;
+    IF held THEN
+        SELECT array_agg(m.tenant), array_agg(m.execution_id) INTO tenants, ids
+        FROM (
+            SELECT e.tenant, e.execution_id FROM loom.executions AS e
+            WHERE e.owner = p_owner AND e.inbox > 0
+            LIMIT 1000
+        ) AS m;
+    END IF;
+END
+$$;
+
+-- End a lease at once and release what is still held, in key order; it is runnable at once.
+-- Indexes: workers_pkey, executions_owned.
+CREATE OR REPLACE FUNCTION loom.retire_v1(p_owner text) RETURNS void
+LANGUAGE plpgsql VOLATILE
+SET enable_seqscan = off SET enable_bitmapscan = off
+SET plan_cache_mode = force_generic_plan
+AS $$
+DECLARE
+    v_now bigint := loom.now_v1();
+BEGIN
+    UPDATE loom.workers SET lease_until = 0 WHERE owner = p_owner;
+    PERFORM FROM loom.executions AS e
+    WHERE e.owner = p_owner
+    ORDER BY e.tenant, e.execution_id
+    FOR NO KEY UPDATE;
+    UPDATE loom.executions AS e SET owner = NULL, deadline = NULL, hint_at = v_now
+    WHERE e.owner = p_owner;
+    PERFORM loom.forget_workers_v1(v_now);
+END
+$$;
+
+-- End a lease early if its session is provably gone (F7); whether it has lapsed now.
+--
+-- A free lock alone proves little: a restart of the server frees all of them while their
+-- holders live. The session that asks is the witness: it was there before the last renewal,
+-- over a session that held the lock, and is there still, so the server has stood all the
+-- while, and the lock was let go by the end of that one session.
+--
+-- Index: workers_pkey.
+CREATE OR REPLACE FUNCTION loom.lapse_v1(p_owner text) RETURNS boolean
+LANGUAGE plpgsql VOLATILE
+AS $$
+DECLARE
+    v_now bigint := loom.now_v1();
+    v_worker loom.workers;
+    v_here_since bigint;
+BEGIN
+    SELECT * INTO v_worker FROM loom.workers AS w WHERE w.owner = p_owner;
+    IF v_worker IS NULL OR v_worker.lease_until <= v_now THEN
+        RETURN true;
+    END IF;
+    SELECT extract(epoch FROM a.backend_start) * 1000000 INTO v_here_since
+    FROM pg_stat_get_activity(pg_backend_pid()) AS a;
+    IF NOT v_worker.guarded OR v_here_since IS NULL OR v_here_since >= v_worker.renewed_at
+        OR NOT pg_try_advisory_xact_lock(loom.lease_key_v1(p_owner))
+    THEN
+        RETURN false;
+    END IF;
+    UPDATE loom.workers AS w SET lease_until = 0
+    WHERE w.owner = p_owner AND w.renewed_at = v_worker.renewed_at;
+    RETURN FOUND;
+END
+$$;

@@ -1,0 +1,71 @@
+-- Plain statements. Each says which index it uses.
+
+-- name: now
+SELECT loom.now_v1()
+
+-- What stands in the database, if anything does. Both give NULL where there is no journal.
+-- name: meta_exists
+SELECT to_regclass('loom.meta') IS NOT NULL
+
+-- Index: meta_pkey.
+-- name: read_meta
+SELECT name, value FROM loom.meta
+
+-- name: create_meta
+CREATE TABLE IF NOT EXISTS loom.meta (name text COLLATE "C" PRIMARY KEY, value text NOT NULL)
+
+-- Index: meta_pkey.
+-- name: write_meta
+INSERT INTO loom.meta (name, value) VALUES ($1, $2)
+ON CONFLICT (name) DO UPDATE SET value = EXCLUDED.value
+
+-- Executions in some statuses, newest first. One short walk back through executions_listed
+-- per status, the filters applied on the way.
+-- name: list
+SELECT e.* FROM unnest($1::text[]) AS s (status)
+CROSS JOIN LATERAL (
+    SELECT x.* FROM loom.execution_v1 AS x
+    WHERE x.status = s.status AND (x.created_at, x.execution_id) < ($2::bigint, $3::text)
+        AND ($4::text IS NULL OR x.tenant = $4)
+        AND ($5::text IS NULL OR x.flow = $5)
+        AND ($6::text IS NULL OR x.queue = $6)
+    ORDER BY x.created_at DESC, x.execution_id DESC
+    LIMIT $7::bigint
+) AS e
+ORDER BY e.created_at DESC, e.execution_id DESC, e.tenant DESC
+LIMIT $7::bigint
+
+-- Index: executions_listed; a scan of the table for one tenant's.
+-- name: count
+SELECT status, count(*) AS number FROM loom.executions
+WHERE $1::text IS NULL OR tenant = $1
+GROUP BY status
+
+-- A small table.
+-- name: workers
+SELECT owner, role, host, queues, slots, release, lease_until, started_at, draining
+FROM loom.workers WHERE lease_until > (SELECT loom.now_v1()) ORDER BY owner
+
+-- Index: flows_pkey.
+-- name: register_flows
+INSERT INTO loom.flows AS f (flow, version, queue)
+SELECT * FROM unnest($1::text[], $2::text[], $3::text[])
+ON CONFLICT (flow, version) DO UPDATE SET queue = EXCLUDED.queue
+WHERE f.queue <> EXCLUDED.queue
+
+-- A small table.
+-- name: flows
+SELECT flow, version, queue FROM loom.flows ORDER BY flow, version
+
+-- Index: dead_letters_pkey.
+-- name: record_dead_letters
+INSERT INTO loom.dead_letters (at, id, queue, reason, headers, body)
+SELECT coalesce(k.at, loom.now_v1()), k.id, k.queue, k.reason, k.headers, k.body
+FROM unnest($1::bigint[], $2::text[], $3::text[], $4::text[], $5::text[], $6::bytea[])
+    AS k (at, id, queue, reason, headers, body)
+ON CONFLICT (id) DO NOTHING
+
+-- Index: dead_letters_newest.
+-- name: dead_letters
+SELECT id, queue, reason, headers, body, at FROM loom.dead_letters
+ORDER BY at DESC, position DESC LIMIT $1

@@ -1,0 +1,63 @@
+"""The kit that every journal must pass (J9): rules J1 to J6, J10 and what F2, F7, F9 need.
+
+A store is held to it by a test class that says how to open it::
+
+    class TestMyJournal(JournalConformance):
+        @pytest_asyncio.fixture
+        async def stores(self, tmp_path):
+            async with MyJournal(tmp_path) as first, MyJournal(tmp_path) as second:
+                yield Stores(first, second)
+
+The storage must be empty. Needs pytest, pytest-asyncio and, for the comparison with the
+journal in memory, hypothesis.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import pytest
+import pytest_asyncio
+
+from loom_mq.testing.conformance.journal_append import AppendRules
+from loom_mq.testing.conformance.journal_claim import ClaimRules
+from loom_mq.testing.conformance.journal_differential import DifferentialRules, differential
+from loom_mq.testing.conformance.journal_fleet import (
+    LeaseRules,
+    RegistryRules,
+    SweepRules,
+    TimerRules,
+)
+from loom_mq.testing.conformance.journal_index import IndexRules, ListingRules, NameRules
+from loom_mq.testing.conformance.journal_mail import MailRules
+from loom_mq.testing.conformance.journal_rig import Rig, Stores
+
+__all__ = ["JournalConformance", "Rig", "Stores", "differential"]
+
+
+@pytest.mark.asyncio
+class JournalConformance(
+    AppendRules,
+    ClaimRules,
+    MailRules,
+    LeaseRules,
+    SweepRules,
+    TimerRules,
+    RegistryRules,
+    IndexRules,
+    ListingRules,
+    NameRules,
+    DifferentialRules,
+):
+    """See the module's docstring."""
+
+    @pytest_asyncio.fixture
+    async def stores(self) -> AsyncIterator[Stores]:
+        """The open, empty store under test. To be overridden."""
+        raise NotImplementedError("say how to open the journal: override the fixture `stores`")
+        yield  # makes this a generator, as the overriding fixture is
+
+    @pytest_asyncio.fixture
+    async def rig(self, stores: Stores) -> Rig:
+        """What the tests use."""
+        return Rig(stores)

@@ -1,0 +1,216 @@
+"""Two journals that get the same operations must give the same answers (J9).
+
+Times are compared by what they mean (none, due, later), because the two journals may
+have two clocks; everything else must be equal: refusals with all that they say, rows,
+logs and inboxes, after every operation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from loom_mq.clock import JournalClock
+from loom_mq.errors import LoomError
+from loom_mq.journal.memory import MemoryJournal
+from loom_mq.journal.protocol import Append, Claimed, IndexUpdate, Journal
+from loom_mq.journal.requests import AdmitVerdict, AppendVerdict
+from loom_mq.model.execution import ExecutionRow, Status, WorkerRecord
+from loom_mq.testing.conformance import journal_operations as ops
+from loom_mq.testing.conformance.journal_operations import Kinds, Operation, World
+from loom_mq.testing.conformance.journal_rig import LONG, Stores, name
+
+_executions = st.integers(0, ops.EXECUTIONS - 1)
+_owners = st.integers(0, ops.ALIVE)
+_alive = st.integers(0, ops.ALIVE - 1)
+_items = st.integers(0, 2)
+_mostly_right = st.sampled_from([0, 0, 0, 0, 0, -1, 1])
+
+_writes = st.builds(
+    ops.Write,
+    execution=_executions,
+    fence_shift=_mostly_right,
+    seq_shift=_mostly_right,
+    count=st.integers(1, 3),
+    status=st.sampled_from(
+        [Status.RUNNING] * 4 + [Status.SUSPENDED] * 3 + [Status.COMPLETED, Status.FAILED]
+    ),
+    kind=st.sampled_from([Kinds.NEW] * 5 + [Kinds.AGAIN, Kinds.MOVED, Kinds.OTHER]),
+    claimant=st.one_of(st.none(), _owners),
+    timers=st.sampled_from([(), (), (ops.PAST,), (ops.FUTURE,), (ops.PAST, ops.FUTURE)]),
+    consume=st.sampled_from([(), (), (0,), (0, 1), (2,)]),
+)
+
+
+def operations() -> st.SearchStrategy[list[Operation]]:
+    """A run of operations that begins with three executions admitted."""
+    admissions = st.builds(
+        ops.Admit,
+        execution=_executions,
+        digest=st.sampled_from([b"a", b"a", b"b"]),
+        waiter=st.one_of(st.none(), _items),
+        overdue=st.booleans(),
+    )
+    one = st.one_of(
+        admissions,
+        st.builds(ops.WriteBatch, st.lists(_writes, min_size=1, max_size=3).map(tuple)),
+        st.builds(ops.WriteBatch, st.tuples(_writes)),
+        st.builds(
+            ops.Take,
+            execution=_executions,
+            owner=_owners,
+            fence_shift=st.sampled_from([0, 0, 0, -1, 1]),
+            preempt=st.sampled_from([False, False, True]),
+            known_seq=st.integers(-1, 4),
+            wedged=st.booleans(),
+        ),
+        st.builds(ops.Fence, _executions, st.sampled_from([None, 0, 0, -1, 1])),
+        st.builds(ops.GiveBack, _owners, st.sampled_from([None, 0.0, LONG])),
+        st.builds(ops.Deliver, _executions, st.lists(_items, max_size=2).map(tuple), st.booleans()),
+        st.builds(ops.Discard, _executions, _items),
+        st.builds(ops.Watch, _executions, st.one_of(st.none(), _items)),
+        st.builds(ops.Retire, _alive),
+        st.builds(ops.Renew, _alive),
+        st.builds(ops.Sweep, st.integers(1, 3)),
+        st.builds(ops.Fire, st.booleans()),
+        st.builds(ops.Look, st.one_of(st.none(), st.sampled_from(Status))),
+    )
+    begin: list[Operation] = [
+        ops.Admit(number, b"a", None, overdue=False) for number in range(ops.EXECUTIONS - 1)
+    ]
+    return st.lists(one, max_size=30).map(lambda rest: begin + rest)
+
+
+async def differential(a: Journal, b: Journal, plan: Sequence[Operation]) -> None:
+    """Play a plan on two journals and compare them after every step.
+
+    The journals may hold other executions; this run's have names of their own, and are
+    ended when it is over.
+
+    Args:
+        a: the reference.
+        b: another journal.
+        plan: from `operations`.
+
+    Raises:
+        AssertionError: they differ; says where.
+    """
+    world = World(name("diff"))
+    for journal in (a, b):
+        world.sessions[id(journal)] = {}
+        for number in range(ops.ALIVE):
+            await _lease(journal, world, number)
+    try:
+        for world.step, operation in enumerate(plan, start=1):
+            world.rows = dict(zip(world.keys, await a.get(world.keys), strict=True))
+            written = {key: list(appends) for key, appends in world.written.items()}
+            answer = await _play(operation, a, world)
+            # both are asked from the same standing
+            after, world.written = world.written, written
+            other = await _play(operation, b, world)
+            world.written = after
+            where = f"step {world.step}, {operation}"
+            assert other == answer, f"{where}: other answer"
+            assert await _picture(b, world) == await _picture(a, world), f"{where}: other state"
+    finally:
+        await _end_all(b, world)
+
+
+async def _lease(journal: Journal, world: World, number: int) -> None:
+    owner = world.owner(number)
+    record = WorkerRecord(owner=owner, role="worker", host="here")
+    world.sessions[id(journal)][owner] = await journal.lease(record, LONG)
+
+
+async def _play(operation: Operation, journal: Journal, world: World) -> object:
+    try:
+        answer: object = await operation.play(journal, world)
+    except LoomError as error:
+        answer = error
+    if isinstance(operation, ops.Retire):
+        await _lease(journal, world, operation.owner)
+    return plain(answer, await journal.now())
+
+
+async def _picture(journal: Journal, world: World) -> object:
+    """Everything that can be read about the executions of this run."""
+    rows = await journal.get(world.keys)
+    logs = [await journal.read(key) for key in world.keys]
+    return plain([rows, logs, await journal.inbox(world.keys)], await journal.now())
+
+
+async def _end_all(journal: Journal, world: World) -> None:
+    for key, row in zip(world.keys, await journal.get(world.keys), strict=True):
+        if row is None or row.status.terminal:
+            continue
+        fence = await journal.acquire_fence(key, None)
+        end = world.envelopes(row.last_seq + 1, 1, fence)
+        index = IndexUpdate(status=Status.CANCELLED)
+        await journal.append([Append(key=key, fence=fence, events=end, index=index, release=True)])
+
+
+def plain(value: object, now: int) -> object:
+    """An answer as values that are equal when the answers mean the same.
+
+    Args:
+        value: what a journal answered.
+        now: its time.
+    """
+    if isinstance(value, ExecutionRow):
+        fields = msgspec.structs.asdict(value)
+        for each in ("created_at", "hint_at", "deadline"):
+            fields[each] = _meaning(fields[each], now)
+        if value.started_at is None:
+            fields["updated_at"] = None
+        return fields
+    if isinstance(value, LoomError):
+        return type(value).__name__, {
+            each: told for each, told in vars(value).items() if not each.startswith("__")
+        }
+    if isinstance(value, list | tuple) and not hasattr(value, "_fields"):
+        return [plain(each, now) for each in value]
+    if isinstance(value, msgspec.Struct):
+        fields = {each: plain(getattr(value, each), now) for each in value.__struct_fields__}
+        _forgive(value, fields)
+        return type(value).__name__, fields
+    return value
+
+
+def _forgive(value: msgspec.Struct, fields: dict[str, object]) -> None:
+    """Take out what the protocol leaves open."""
+    if isinstance(value, Claimed):
+        del fields["now"]
+    elif isinstance(value, AdmitVerdict) and value.created:
+        del fields["same"]
+    elif isinstance(value, AppendVerdict):
+        fields["waiters"] = sorted((each.reply_to, each.correlation) for each in value.waiters)
+
+
+def _meaning(time: int | None, now: int) -> str | None:
+    if time is None:
+        return None
+    return "due" if time <= now else "later"
+
+
+class DifferentialRules:
+    """J9: equal to the journal in memory, under any operations."""
+
+    @settings(
+        max_examples=60,
+        deadline=None,
+        # a run ends what it began, so one storage serves all; and each store is a class
+        suppress_health_check=[
+            HealthCheck.function_scoped_fixture,
+            HealthCheck.differing_executors,
+            HealthCheck.too_slow,
+        ],
+    )
+    @given(plan=operations())
+    async def test_any_operations_give_equal_answers(
+        self, stores: Stores, plan: list[Operation]
+    ) -> None:
+        """J9: refusals, rows, logs and inboxes, after every step."""
+        await differential(MemoryJournal(JournalClock()), stores.first, plan)
