@@ -78,7 +78,7 @@ def show(ctx: typer.Context, execution_id: ExecutionId) -> Exit:
 
 async def _show(reach: Reach, execution_id: str) -> Exit:
     async with open_journal(reach) as journal:
-        row, state, reason, now = await _explained(reach, journal, reach.key(execution_id))
+        row, state, reason, now = await explained(reach, journal, reach.key(execution_id))
     result = None if state.result is None else to_display(state.result)
     steps = [
         {
@@ -98,11 +98,15 @@ async def _show(reach: Reach, execution_id: str) -> Exit:
         "result": result,
         "traceback": None if state.failure is None else state.failure.traceback,
     }
-    reach.screen.show(Page(kind="execution", items=[item], lines=_shown(row, state, reason, now)))
+    reach.screen.show(
+        Page(kind="execution", items=[item], lines=_shown(reach, row, state, reason, now))
+    )
     return Exit.DONE
 
 
-def _shown(row: ExecutionRow, state: ExecutionState, reason: Reason, now: int) -> list[Cell]:
+def _shown(
+    reach: Reach, row: ExecutionRow, state: ExecutionState, reason: Reason, now: int
+) -> list[Cell]:
     labels = " ".join(f"{name}={value}" for name, value in row.labels.items())
     lines: list[Cell] = [
         f"{row.execution_id}  {row.flow} version {row.version}  queue {row.queue}"
@@ -111,7 +115,7 @@ def _shown(row: ExecutionRow, state: ExecutionState, reason: Reason, now: int) -
         reason.sentence,
     ]
     if reason.next:
-        lines.append(f"Next: {reason.next}")
+        lines.append(f"Next: {reach.copyable(reason.next)}")
     lines.append(
         f"Attempt {row.attempt}, {row.recoveries} recoveries since the last progress, "
         f"{row.last_seq + 1} events, begun {span((now - row.created_at) / 1e6)} ago."
@@ -134,17 +138,18 @@ def why(ctx: typer.Context, execution_id: ExecutionId) -> Exit:
 
 async def _why(reach: Reach, execution_id: str) -> Exit:
     async with open_journal(reach) as journal:
-        row, _state, reason, now = await _explained(reach, journal, reach.key(execution_id))
+        row, _state, reason, now = await explained(reach, journal, reach.key(execution_id))
     lines: list[Cell] = [reason.sentence]
     if reason.next:
-        lines.append(f"Next: {reason.next}")
+        lines.append(f"Next: {reach.copyable(reason.next)}")
     reach.screen.show(Page(kind="reason", items=[views.reason_item(row, reason, now)], lines=lines))
     return Exit.DONE
 
 
-async def _explained(
+async def explained(
     reach: Reach, journal: Journal, key: ExecutionKey
 ) -> tuple[ExecutionRow, ExecutionState, Reason, int]:
+    """An execution with the reason why it is where it is, and the time of that."""
     row = await existing(journal, key)
     state = ExecutionState()
     async for page in pages(journal, key):

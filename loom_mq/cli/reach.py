@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import shlex
+import shutil
+import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -44,6 +47,7 @@ class Reach(msgspec.Struct, frozen=True, kw_only=True):
         tenant: whose executions.
         timeout: seconds that a command may wait for anything; None for its own ideas.
         screen: where the answer goes.
+        told: the journal's address stood on the command line.
     """
 
     journal: str | None
@@ -51,11 +55,22 @@ class Reach(msgspec.Struct, frozen=True, kw_only=True):
     tenant: str
     timeout: float | None
     screen: Screen
+    told: bool = False
 
     @property
     def patience(self) -> float:
         """Seconds for a server to answer."""
         return CONNECT_SECONDS if self.timeout is None else self.timeout
+
+    def copyable(self, command: str) -> str:
+        """A command line of `loom` as it must be typed here to reach the same journal."""
+        name, _, rest = command.partition(" ")
+        if name != "loom":
+            return command
+        where = ""
+        if self.told and self.embedded:  # another journal's address may hold a password
+            where = f" --journal {shlex.quote(self.journal_address().reveal())}"
+        return f"{program()}{where} {rest}"
 
     def key(self, execution_id: str) -> ExecutionKey:
         """The whole name of an execution.
@@ -94,6 +109,12 @@ class Reach(msgspec.Struct, frozen=True, kw_only=True):
         if self.broker is None:
             raise SettingsError("no broker is given: use --broker URL or LOOM_BROKER")
         return _address("--broker or LOOM_BROKER", self.broker, ("amqp", "amqps"))
+
+
+def program() -> str:
+    """How `loom` must be called from this folder."""
+    called = Path(sys.argv[0])
+    return "loom" if called.name != "loom" or shutil.which("loom") else str(called)
 
 
 def _address(where: str, text: str, schemes: tuple[str, ...]) -> Address:

@@ -212,8 +212,9 @@ class LeaseKeeper:
                     seconds_left=round(self.seconds_left, 3),
                     held_back=held_back,
                 )
-            await self._drop_session()
             if self.seconds_left == 0:
+                # until then the session mends itself, and keeps what proves its life
+                await self._drop_session()
                 self._lose("not renewed in time")
             return False
 

@@ -21,7 +21,7 @@ from loom_mq.engine.intake import Intake, Settlement
 from loom_mq.engine.lease import LeaseKeeper
 from loom_mq.engine.outbox import Outbox
 from loom_mq.errors import (
-    HeldByLiveOwnerError,
+    ExecutionAlreadyExistsError,
     InputError,
     JournalError,
     JournalUnreachableError,
@@ -74,7 +74,7 @@ class WorkerOptions(msgspec.Struct, frozen=True, kw_only=True):
 
     queues: tuple[str, ...]
     slots: int = 200
-    prefetch: int = 20
+    prefetch: int = 4
     park_drain: float = 30.0
     backoff_park: float = 5.0
     payload_limit: int = 1024 * 1024
@@ -387,9 +387,11 @@ class Worker:
 
     def _note_loss(self, key: ExecutionKey, error: LoomError | None) -> None:
         """An append was refused in the middle of an attempt."""
-        if is_superseded_refusal(error, key.execution_id) or isinstance(
-            error, HeldByLiveOwnerError | StartFencedOutError
-        ):
+        if isinstance(error, ExecutionAlreadyExistsError | StartFencedOutError):
+            self._metrics.superseded("start")  # a package that came twice, most likely
+            _log.debug("attempt.superseded", execution_id=key.execution_id, why=str(error))
+            return
+        if is_superseded_refusal(error, key.execution_id):
             self._metrics.superseded("append")
             _log.info("attempt.superseded", execution_id=key.execution_id, why=str(error))
             return

@@ -95,6 +95,9 @@ class LogEvent(enum.StrEnum):
     # journal
     JOURNAL_UNREACHABLE = "journal.unreachable", "The journal does not answer."
     JOURNAL_WRITE_RETRYING = "journal.write.retrying", "A write failed; it is sent again."
+    JOURNAL_MIGRATED = "journal.migrated", "The journal's schema was brought up to date."
+    JOURNAL_CONFLICT = "journal.conflict", "Two writes met in the database; made again."
+    JOURNAL_GOODBYE_FAILED = "journal.goodbye_failed", "A database connection broke at its end."
     JOURNAL_APPEND_DROPPED = (
         "journal.append.dropped",
         "An event came after the end of its execution, or after a newer holder took over.",

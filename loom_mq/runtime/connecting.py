@@ -60,13 +60,20 @@ class Target:
         return f"{self.variable} ({self.address})"
 
 
-async def connect(target: Target, make: Callable[[], C], *, patience: float) -> C:
+async def connect(
+    target: Target,
+    make: Callable[[], C],
+    *,
+    patience: float,
+    prepare: Callable[[], Awaitable[None]] | None = None,
+) -> C:
     """Make a connection and enter it, again and again until it works.
 
     Args:
         target: what for.
         make: makes a fresh, unentered connection for each try.
         patience: seconds until giving up; mistakes get `MISTAKE_PATIENCE` at most.
+        prepare: done before each try, as a part of it.
 
     Raises:
         SettingsError: it is set up wrong; names the setting.
@@ -81,7 +88,7 @@ async def connect(target: Target, make: Callable[[], C], *, patience: float) -> 
     while True:
         tries += 1
         try:
-            return await _enter(make(), patience - (time.monotonic() - began))
+            return await _enter(make, prepare, patience - (time.monotonic() - began))
         except SchemaVersionError:
             raise
         except _CutShortError:
@@ -127,13 +134,18 @@ async def leave(connection: Connection, what: str) -> None:
         _log.warning("service.goodbye_failed", to=what, error=error)
 
 
-async def _enter(connection: C, seconds: float) -> C:
+async def _enter(
+    make: Callable[[], C], prepare: Callable[[], Awaitable[None]] | None, seconds: float
+) -> C:
     try:
         async with asyncio.timeout(max(seconds, 0.1)):
+            if prepare is not None:
+                await prepare()
+            connection = make()
             await connection.__aenter__()
+            return connection
     except TimeoutError:
         raise _CutShortError from None
-    return connection
 
 
 def _given_up(target: Target, problem: LoomError, waited: float, tries: int) -> LoomError:

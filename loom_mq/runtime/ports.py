@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Final
+from collections.abc import Awaitable, Callable
+from typing import Any, Final, Self
 
 import msgspec
 
@@ -12,14 +12,30 @@ from loom_mq.broker.protocol import Broker
 from loom_mq.clock import JournalClock
 from loom_mq.errors import SettingsError
 from loom_mq.journal.memory import MemoryJournal
-from loom_mq.journal.postgres import PostgresJournal
+from loom_mq.journal.postgres import PostgresJournal, migrate
 from loom_mq.journal.protocol import Journal
 from loom_mq.journal.sqlite import SqliteJournal
-from loom_mq.runtime.settings import CommonSettings, ServiceSettings
+from loom_mq.runtime.settings import CommonSettings, MigrateMode, ServiceSettings
 
 SCHEMA: Final = "loom"
+MIGRATE_SECONDS: Final = 30.0
+"""For bringing the schema up to date, the wait for another process that does so included."""
 CONNECT_SECONDS: Final = 5.0
 """For one try to reach the broker, and for its answer to a question."""
+
+
+async def prepare_journal(settings: ServiceSettings) -> None:
+    """Bring a shared journal's schema up to date where ``LOOM_MIGRATE`` says so.
+
+    Safe from many processes at once. The other stores do it themselves as they open.
+
+    Raises:
+        JournalUnreachableError: the server cannot be reached.
+        SchemaVersionError: a newer release wrote the journal.
+        StorageWriteError: the server refused a statement; nothing was changed.
+    """
+    if settings.journal.scheme == "postgresql" and settings.migrate is MigrateMode.AUTO:
+        await migrate(settings.journal.reveal(), SCHEMA, timeout=MIGRATE_SECONDS)
 
 
 def open_journal(settings: ServiceSettings, clock: JournalClock) -> Journal:
@@ -35,7 +51,8 @@ def open_journal(settings: ServiceSettings, clock: JournalClock) -> Journal:
     address = settings.journal
     match address.scheme:
         case "postgresql":
-            return PostgresJournal(
+            store = MigratedJournal if settings.migrate is MigrateMode.AUTO else PostgresJournal
+            return store(
                 address.reveal(),
                 pool_size=settings.pool_size,
                 command_timeout=settings.command_timeout,
@@ -48,6 +65,19 @@ def open_journal(settings: ServiceSettings, clock: JournalClock) -> Journal:
             return MemoryJournal(clock)
         case scheme:
             raise SettingsError(f"LOOM_JOURNAL: there is no store for {scheme!r}")
+
+
+class MigratedJournal(PostgresJournal):
+    """A journal on PostgreSQL whose schema is brought up to date as it is opened."""
+
+    def __init__(self, dsn: str, *, schema: str = SCHEMA, **options: Any) -> None:
+        super().__init__(dsn, schema=schema, **options)
+        self._where = (dsn, schema)
+
+    async def __aenter__(self) -> Self:
+        """Migrate, then connect; see `PostgresJournal`."""
+        await migrate(*self._where)
+        return await super().__aenter__()
 
 
 def open_broker(settings: CommonSettings, name: str) -> Broker:
@@ -71,10 +101,15 @@ def leases_from_thread(settings: ServiceSettings) -> bool:
 
 
 class Openers(msgspec.Struct, frozen=True):
-    """How a process gets its connections; a parameter for tests."""
+    """How a process gets its connections; a parameter for tests.
 
+    Attributes:
+        prepare: done before each try to open the journal.
+    """
+
+    prepare: Callable[[ServiceSettings], Awaitable[None]]
     journal: Callable[[ServiceSettings, JournalClock], Journal]
     broker: Callable[[CommonSettings, str], Broker]
 
 
-OPENERS: Final = Openers(open_journal, open_broker)
+OPENERS: Final = Openers(prepare_journal, open_journal, open_broker)

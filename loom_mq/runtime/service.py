@@ -165,6 +165,7 @@ class Service:
                     Target("journal", "LOOM_JOURNAL", settings.journal),
                     lambda: self._openers.journal(settings, self._clock),
                     patience=settings.startup_timeout,
+                    prepare=lambda: self._openers.prepare(settings),
                 ),
                 connect(
                     Target("broker", "LOOM_BROKER", settings.broker),

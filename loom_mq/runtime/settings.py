@@ -165,8 +165,13 @@ class WorkerSettings(ServiceSettings, frozen=True, kw_only=True):
     ]
     queues: Annotated[tuple[str, ...], _names("Queues to serve.")] = ("default",)
     prefetch: Annotated[
-        int, _count("Packages taken from a queue before they are claimed.", ge=1, le=65535)
-    ] = 20
+        int,
+        _count(
+            "Messages in hand before they are claimed; each carries up to 32 packages.",
+            ge=1,
+            le=65535,
+        ),
+    ] = 4
     slots: Annotated[int, _count("Executions driven at once.", ge=1, le=100_000)] = 200
     step_threads: Annotated[
         int, _count("Threads for steps that are plain functions.", ge=1, le=1000)

@@ -124,6 +124,28 @@ async def test_a_consumer_lost_in_silence_is_missed(lab: Lab) -> None:
     assert broker.counts().consume.registered == 2
 
 
+async def test_settling_too_late_touches_nobody_else(lab: Lab) -> None:
+    """F10: the number of a closed channel is used again, and so are its delivery tags."""
+    broker, inbox = await lab.connect("a"), Inbox()
+    await broker.consume(WORK, inbox, prefetch=3)
+    await send(broker, [letter(1)])
+    stale = await inbox.take()
+    [consumer] = broker._consumers
+    assert consumer._channel is not None
+    consumer._channel.end("as if a look had missed it")
+    again = await inbox.take()
+    stale.ack()
+    await healthy(broker)
+    await broker.depth(WORK.name)  # an answer: whatever was sent has arrived
+    again.requeue()
+    once_more = await inbox.take()
+    assert (once_more.body, once_more.redelivered) == (b"1", True)
+    once_more.ack()
+    await ready(broker, WORK, 0)
+    counts = broker.counts().consume
+    assert (counts.registered, counts.stale) == (2, 1)
+
+
 async def test_a_lost_consumer_is_missed_among_others(lab: Lab) -> None:
     """C66: another one on the queue does not hide it, once messages wait."""
     broker, other = await lab.connect("a"), await lab.connect("b")

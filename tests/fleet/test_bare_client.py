@@ -363,19 +363,37 @@ async def until_parked(client: Bare, name: str) -> None:
     raise AssertionError(f"{name} did not park")
 
 
-async def test_the_examples_of_the_how_to_page(rabbit_url: str, fleet: Fleet) -> None:
+async def test_the_programs_of_the_how_to_page(rabbit_url: str, fleet: Fleet) -> None:
     """The page's programs do what the page says."""
-    programs = re.findall(r"^```python\n(.*?)^```", HOW_TO.read_text(), re.DOTALL | re.MULTILINE)
-    assert len(programs) >= 2
+    programs = programs_of(HOW_TO)
+    assert len(programs) == 2
     for program in programs:
-        process = await asyncio.create_subprocess_exec(
-            sys.executable,
-            *("-c", program),
-            cwd=ROOT,
-            env=dict(os.environ) | {"LOOM_BROKER": rabbit_url},
-            stdout=asyncio.subprocess.PIPE,
-        )
-        async with asyncio.timeout(60):
-            said, _ = await process.communicate()
-        assert process.returncode == 0
-        assert "parcel 1" in said.decode()
+        assert "parcel 1" in await output_of(program, rabbit_url)
+
+
+async def test_the_programs_of_the_readme(rabbit_url: str, client: Bare) -> None:
+    """The client's program is the page's; the bare one starts what it says."""
+    _hello, with_client, bare = programs_of(ROOT / "README.md")
+    assert with_client == programs_of(HOW_TO)[0]
+    await output_of(bare, rabbit_url)
+    await client.ask(control("watch", "order-18"), "w")
+    outcome = await client.reply("w", "outcome")
+    assert (outcome["status"], plain(outcome["result"])) == ("completed", "parcel 1")
+
+
+def programs_of(page: Path) -> list[str]:
+    return re.findall(r"^```python\n(.*?)^```", page.read_text(), re.DOTALL | re.MULTILINE)
+
+
+async def output_of(program: str, rabbit_url: str) -> str:
+    process = await asyncio.create_subprocess_exec(
+        sys.executable,
+        *("-c", program),
+        cwd=ROOT,
+        env=dict(os.environ) | {"LOOM_BROKER": rabbit_url},
+        stdout=asyncio.subprocess.PIPE,
+    )
+    async with asyncio.timeout(60):
+        said, _ = await process.communicate()
+    assert process.returncode == 0
+    return said.decode()

@@ -99,10 +99,7 @@ async def test_c05_a_blocked_loop_loses_nothing(fleet: Fleet) -> None:
     holder = fleet.effects()[0].pid
     worker = next(each for each in fleet.of("worker") if each.pid == holder)
     assert worker.events("loop.blocked")
-    again = await asyncio.gather(
-        *((await fleet.client.start(steps, (1, 0.0))).result(timeout=20) for _ in range(1))
-    )
-    assert again == [1]
+    assert await fleet.client.execute(steps, (1, 0.0), timeout=20) == 1
 
 
 async def test_c06_sigterm_finishes_what_is_in_hand(fleet: Fleet) -> None:

@@ -25,7 +25,7 @@ from loom_mq.model.events import Envelope
 from loom_mq.model.execution import DEFAULT_TENANT, ExecutionKey, ExecutionRow, WorkerRecord
 from loom_mq.observe.metrics import Metrics
 
-SWEEP = SweepOptions(interval=0.05, resend_after=0.3, resend_limit=1.0, backlog_resend=0.5)
+SWEEP = SweepOptions(interval=0.05, resend_after=1.0, resend_limit=1.0, backlog_resend=5.0)
 
 
 class House:

@@ -143,6 +143,7 @@ def main() -> None:
         return Work(mode, ports)
 
     openers = Openers(
+        prepare=lambda _settings: asyncio.sleep(0),
         journal=lambda _settings, _clock: cast(Journal, Connection(mode)),
         broker=lambda _settings, _name: cast(Broker, Connection("")),
     )

@@ -15,7 +15,7 @@ from typing import Final, TypeVar
 import asyncpg
 import structlog
 
-from loom_mq.errors import JournalUnreachableError
+from loom_mq.errors import JournalUnreachableError, LoomError
 from loom_mq.journal.postgres.endpoint import Connection, Endpoint
 from loom_mq.journal.postgres.faults import (
     CONFLICTS,
@@ -89,6 +89,9 @@ class Pool:
             try:
                 async with asyncio.timeout(self._endpoint.timeout):
                     answer = await work(connection)
+            except LoomError:
+                self._give_back(connection, clean=True)
+                raise
             except BaseException as error:
                 self._give_back(connection, clean=refused_by_server(error))
                 if not isinstance(error, Exception):

@@ -14,8 +14,6 @@ journal in memory, hypothesis.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-
 import pytest
 import pytest_asyncio
 
@@ -49,13 +47,7 @@ class JournalConformance(
     NameRules,
     DifferentialRules,
 ):
-    """See the module's docstring."""
-
-    @pytest_asyncio.fixture
-    async def stores(self) -> AsyncIterator[Stores]:
-        """The open, empty store under test. To be overridden."""
-        raise NotImplementedError("say how to open the journal: override the fixture `stores`")
-        yield  # makes this a generator, as the overriding fixture is
+    """See the module's docstring. A subclass supplies the fixture `stores`."""
 
     @pytest_asyncio.fixture
     async def rig(self, stores: Stores) -> Rig:

@@ -53,7 +53,7 @@ class AppendRules:
         assert row.deadline is not None
         assert row.deadline > await rig.journal.now()
         assert (pending.status, pending.last_seq, pending.fence) == (Status.PENDING, -1, 0)
-        assert pending.owner is pending.started_at is None
+        assert (pending.owner, pending.started_at) == (None, None)
         assert pending.hint_at is not None
         assert row.created_at == pending.created_at
         assert await rig.log(key) == list(first)

@@ -221,7 +221,7 @@ class ClaimRules:
         key = await rig.started("holder")
         await rig.journal.acquire_fence(key, 1)
         row = await rig.row(key)
-        assert row.owner is row.deadline is None
+        assert (row.owner, row.deadline) == (None, None)
         assert row.hint_at is not None
 
     async def test_concurrent_fences_are_handed_out_once(self, rig: Rig) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 
 from loom_mq.clock import MICROS
 from loom_mq.journal.protocol import DeadLetter, IndexUpdate
@@ -95,7 +96,7 @@ class LeaseRules:
         runnable = await rig.take_unsent()
         assert {each.row.key for each in runnable} == {running, woken}
         for each in runnable:
-            assert each.row.owner is each.row.deadline is None
+            assert (each.row.owner, each.row.deadline) == (None, None)
         assert not (await lease.renew(LONG)).held
         await lease.close()
 
@@ -212,7 +213,7 @@ class SweepRules:
             pauses.append((found.row.hint_at - before) / MICROS)
             await rig.journal.defer([key], "", 0.0)
         assert 9.9 < pauses[0] < 21
-        for earlier, later in zip(pauses, pauses[1:], strict=False):
+        for earlier, later in itertools.pairwise(pauses):
             assert min(2 * earlier, 200) - 2 < later < 202
         assert (await rig.row(key)).hints == 12
         assert (await rig.claim(key, "w", 0)).claimed is not None

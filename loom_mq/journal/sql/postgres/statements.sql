@@ -21,7 +21,7 @@ ON CONFLICT (name) DO UPDATE SET value = EXCLUDED.value
 
 -- Executions in some statuses, newest first. One short walk back through executions_listed
 -- per status, the filters applied on the way.
--- name: list
+-- name: find
 SELECT e.* FROM unnest($1::text[]) AS s (status)
 CROSS JOIN LATERAL (
     SELECT x.* FROM loom.execution_v1 AS x

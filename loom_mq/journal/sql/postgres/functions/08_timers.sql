@@ -1,4 +1,6 @@
--- Due timers, earliest first, held from other callers for a while (F9). It waits for nobody.
+-- Due timers, earliest first, held from other callers for a while (F9). A suspended execution
+-- among them is sent again by the sweep should its wake be lost. It waits for nobody: what an
+-- append holds at this moment is left to the next look.
 -- Indexes: timers_visible, timers_pkey, executions_pkey.
 CREATE OR REPLACE FUNCTION loom.due_timers_v1(p_limit bigint, p_hold bigint)
 RETURNS TABLE (due bigint, execution loom.execution_v1)
@@ -10,24 +12,34 @@ AS $$
 #variable_conflict use_column
 DECLARE
     v_now bigint := loom.now_v1();
+    v_tenants text[];
+    v_ids text[];
+    v_dues bigint[];
 BEGIN
-    RETURN QUERY
-    WITH found AS (
+    SELECT array_agg(f.tenant), array_agg(f.execution_id), array_agg(f.due)
+    INTO v_tenants, v_ids, v_dues
+    FROM (
         SELECT t.tenant, t.execution_id, t.due FROM loom.timers AS t
+        JOIN loom.executions AS e ON e.tenant = t.tenant AND e.execution_id = t.execution_id
         WHERE t.visible_at <= v_now
         ORDER BY t.visible_at
         LIMIT p_limit
-        FOR UPDATE SKIP LOCKED
-    ), held AS (
-        -- later than its due time, or it would not count as held
-        UPDATE loom.timers AS t SET visible_at = greatest(v_now + p_hold, t.due + 1)
-        FROM found AS f
-        WHERE t.tenant = f.tenant AND t.execution_id = f.execution_id AND t.due = f.due
-        RETURNING t.tenant, t.execution_id, t.due
-    )
-    SELECT h.due, e FROM held AS h
-    JOIN loom.execution_v1 AS e ON e.tenant = h.tenant AND e.execution_id = h.execution_id
-    ORDER BY h.due;
+        FOR UPDATE OF t SKIP LOCKED FOR NO KEY UPDATE OF e SKIP LOCKED
+    ) AS f;
+    IF v_ids IS NULL THEN
+        RETURN;
+    END IF;
+    -- later than its due time, or it would not count as held
+    UPDATE loom.timers AS t SET visible_at = greatest(v_now + p_hold, t.due + 1)
+    FROM unnest(v_tenants, v_ids, v_dues) AS k (tenant, execution_id, due)
+    WHERE t.tenant = k.tenant AND t.execution_id = k.execution_id AND t.due = k.due;
+    UPDATE loom.executions AS e SET hint_at = v_now + p_hold
+    FROM unnest(v_tenants, v_ids) AS k (tenant, execution_id)
+    WHERE e.tenant = k.tenant AND e.execution_id = k.execution_id AND e.status = 'suspended';
+    RETURN QUERY
+    SELECT k.due, e FROM unnest(v_tenants, v_ids, v_dues) AS k (tenant, execution_id, due)
+    JOIN loom.execution_v1 AS e ON e.tenant = k.tenant AND e.execution_id = k.execution_id
+    ORDER BY k.due;
 END
 $$;
 

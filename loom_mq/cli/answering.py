@@ -1,0 +1,211 @@
+"""Telling an execution something: the answer to a gate, or to stop (K7, K13).
+
+Without a broker the item is laid into the journal's inbox; see `acting`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Annotated, Final
+
+import typer
+
+from loom_mq.cli.acting import PAYLOAD_LIMIT, note_if_alone
+from loom_mq.cli.exits import Exit
+from loom_mq.cli.inputs import parse_json
+from loom_mq.cli.looking import existing, pages
+from loom_mq.cli.options import ExecutionId, reach_of
+from loom_mq.cli.reach import Reach, open_client, open_journal
+from loom_mq.cli.screen import Item, Page
+from loom_mq.client.client import ANY
+from loom_mq.client.handle import Answered
+from loom_mq.engine.control import MAX_REASON_BYTES
+from loom_mq.errors import ExecutionEndedError, ResumeRefusedError
+from loom_mq.ids import RandomIds, check_id
+from loom_mq.journal.protocol import DeliverVerdict, Journal
+from loom_mq.kernel.fold import decode_payload
+from loom_mq.model import events as ev
+from loom_mq.model.execution import ExecutionKey, InboxItem, InboxKind, Status
+from loom_mq.model.messages import RefusalReason
+
+_FOLLOW_SECONDS: Final = 4.0
+"""How long to look on while a process that is alive takes what was given to it: a holder
+looks into its inboxes at each renewal of its lease."""
+_LOOK_SECONDS: Final = 0.1
+
+
+# ---- loom resume -----------------------------------------------------------------------------
+
+
+def resume(
+    ctx: typer.Context,
+    execution_id: ExecutionId,
+    gate: Annotated[str, typer.Argument(metavar="GATE", help="Name of the gate.")],
+    value: Annotated[str, typer.Argument(metavar="JSON", help="The answer.")],
+    answer_id: Annotated[
+        str | None, typer.Option("--answer-id", help="The same id twice counts once.")
+    ] = None,
+) -> Exit:
+    """Answer a gate. An answer to a gate that opens later is kept for it."""
+    reach = reach_of(ctx)
+    answer = parse_json(value, "the answer")
+    key = reach.key(execution_id)
+    check_id(gate, "gate name")
+    item_id = RandomIds().token() if answer_id is None else check_id(answer_id, "answer id")
+    if reach.broker is not None:
+        return asyncio.run(_resume_by_broker(reach, key, gate, answer, item_id))
+    item = InboxItem(
+        tenant=key.tenant,
+        execution_id=key.execution_id,
+        item_id=item_id,
+        kind=InboxKind.ANSWER,
+        gate=gate,
+        payload=ANY.encode(answer, what=f"answer to gate {gate}", limit=PAYLOAD_LIMIT),
+    )
+    return asyncio.run(_resume_in_journal(reach, item))
+
+
+async def _resume_by_broker(
+    reach: Reach, key: ExecutionKey, gate: str, answer: object, item_id: str
+) -> Exit:
+    async with open_client(reach) as client:
+        handle = client.handle(key.execution_id)
+        fate = await handle.resume(gate, answer, answer_id=item_id, timeout=reach.patience)
+    return _tell_answered(reach, key, gate, item_id, fate)
+
+
+async def _resume_in_journal(reach: Reach, item: InboxItem) -> Exit:
+    async with open_journal(reach) as journal:
+        [verdict] = await journal.deliver([item], resend_after=0.0)
+        _check_delivered(verdict, item)
+        fate = Answered.STORED
+        if not await note_if_alone(reach, journal):
+            fate = await _fate(journal, item)
+    return _tell_answered(reach, item.key, item.gate, item.item_id, fate)
+
+
+def _check_delivered(verdict: DeliverVerdict, item: InboxItem) -> None:
+    error = verdict.error
+    if error is None:
+        return
+    if item.kind is InboxKind.ANSWER and isinstance(error, ExecutionEndedError):
+        reason = RefusalReason.TERMINAL.value
+        raise ResumeRefusedError(error.message, reason=reason, execution_id=item.execution_id)
+    raise error
+
+
+async def _fate(journal: Journal, item: InboxItem) -> Answered:
+    """What became of an answer within a short while.
+
+    Raises:
+        ResumeRefusedError: its gate did not take it.
+    """
+
+    async def gone() -> bool:
+        [unread] = await journal.inbox([item.key])
+        return all(each.item_id != item.item_id for each in unread)
+
+    if not await _within(_FOLLOW_SECONDS, gone):
+        return Answered.STORED
+    async for page in pages(journal, item.key):
+        for envelope in page:
+            event = decode_payload(envelope)
+            if isinstance(event, ev.AnswerTaken) and event.answer_id == item.item_id:
+                return Answered.TAKEN
+    row = await existing(journal, item.key)
+    if row.status.terminal:
+        raise ResumeRefusedError(
+            f"execution {row.execution_id!r} has ended {row.status.value}",
+            reason=RefusalReason.TERMINAL.value,
+            execution_id=row.execution_id,
+        )
+    raise ResumeRefusedError(
+        f"execution {row.execution_id!r}: the answer does not fit gate {item.gate!r}; the gate "
+        "stays open",
+        reason=RefusalReason.WRONG_TYPE.value,
+        execution_id=row.execution_id,
+    )
+
+
+def _tell_answered(
+    reach: Reach, key: ExecutionKey, gate: str, item_id: str, fate: Answered
+) -> Exit:
+    body: Item = {"id": key.execution_id, "gate": gate, "answer_id": item_id, "fate": fate.value}
+    kept = "its gate took it" if fate is Answered.TAKEN else "kept until its gate takes it"
+    reach.screen.show(Page(kind="resume", items=[body], lines=[f"{key.execution_id}: {kept}"]))
+    return Exit.DONE
+
+
+# ---- loom cancel -----------------------------------------------------------------------------
+
+
+def cancel(
+    ctx: typer.Context,
+    execution_id: ExecutionId,
+    reason: Annotated[str, typer.Option("--reason", help="Why, for people.")] = "",
+) -> Exit:
+    """Cancel an execution."""
+    reach = reach_of(ctx)
+    key = reach.key(execution_id)
+    if reach.broker is not None:
+        return asyncio.run(_cancel_by_broker(reach, key, reason))
+    item = InboxItem(
+        tenant=key.tenant,
+        execution_id=key.execution_id,
+        item_id="cancel",
+        kind=InboxKind.CANCEL,
+        payload=reason.encode(errors="replace")[:MAX_REASON_BYTES],
+    )
+    return asyncio.run(_cancel_in_journal(reach, item))
+
+
+async def _cancel_by_broker(reach: Reach, key: ExecutionKey, reason: str) -> Exit:
+    async with open_client(reach) as client:
+        handle = client.handle(key.execution_id)
+        before = (await handle.state(timeout=reach.patience)).status
+        await handle.cancel(reason, timeout=reach.patience)
+
+        async def ended() -> bool:
+            return (await handle.state(timeout=reach.patience)).status.terminal
+
+        await _within(_FOLLOW_SECONDS, ended)
+        after = (await handle.state(timeout=reach.patience)).status
+    return _tell_cancelled(reach, key, before, after)
+
+
+async def _cancel_in_journal(reach: Reach, item: InboxItem) -> Exit:
+    async with open_journal(reach) as journal:
+        [verdict] = await journal.deliver([item], resend_after=0.0)
+        _check_delivered(verdict, item)
+        before = after = (await existing(journal, item.key)).status
+        if verdict.row is not None:
+            before = verdict.row.status
+        if not await note_if_alone(reach, journal):
+
+            async def ended() -> bool:
+                return (await existing(journal, item.key)).status.terminal
+
+            await _within(_FOLLOW_SECONDS, ended)
+            after = (await existing(journal, item.key)).status
+    return _tell_cancelled(reach, item.key, before, after)
+
+
+def _tell_cancelled(reach: Reach, key: ExecutionKey, before: Status, after: Status) -> Exit:
+    body: Item = {"id": key.execution_id, "before": before.value, "after": after.value}
+    line = f"{key.execution_id}: {before.value} → {after.value}"
+    if not after.terminal:
+        line = f"{key.execution_id}: asked to stop; it is still {after.value}"
+    reach.screen.show(Page(kind="cancel", items=[body], lines=[line]))
+    return Exit.DONE
+
+
+async def _within(seconds: float, condition: Callable[[], Awaitable[bool]]) -> bool:
+    """Whether a condition comes true soon."""
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + seconds
+    while not await condition():
+        if loop.time() >= deadline:
+            return False
+        await asyncio.sleep(_LOOK_SECONDS)
+    return True

@@ -1,0 +1,178 @@
+"""The `loom` command."""
+
+from __future__ import annotations
+
+import os
+import sys
+import traceback
+from collections.abc import Sequence
+from typing import Annotated, Final, NoReturn
+
+import typer
+
+from loom_mq import __about__
+from loom_mq.cli import acting, answering, dev, fleet, looking, migrate, stuck
+from loom_mq.cli.exits import Exit
+from loom_mq.cli.options import hoisted
+from loom_mq.cli.reach import Reach
+from loom_mq.cli.screen import Screen
+from loom_mq.errors import InputError, LoomError
+from loom_mq.model.execution import DEFAULT_TENANT
+from loom_mq.observe.logging import LogFormat, LogLevel, configure_logging
+from loom_mq.runtime.environment import parse_seconds
+from loom_mq.runtime.process import leave
+
+app: Final = typer.Typer(
+    name="loom",
+    help="See and steer durable executions.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        sys.stdout.write(f"{__about__.VERSION}\n")
+        raise typer.Exit(Exit.DONE)
+
+
+@app.callback()
+def root(
+    ctx: typer.Context,
+    journal: Annotated[
+        str | None,
+        typer.Option(
+            "--journal",
+            metavar="URL",
+            help="postgresql://… or sqlite:///path; LOOM_JOURNAL by default, or "
+            "./loom-dev.sqlite where that file is.",
+        ),
+    ] = None,
+    broker: Annotated[
+        str | None,
+        typer.Option(
+            "--broker",
+            metavar="URL",
+            help="amqp://…, for commands that act; LOOM_BROKER by default. Without it they act "
+            "through the journal.",
+        ),
+    ] = None,
+    tenant: Annotated[str, typer.Option("--tenant", help="Whose executions.")] = DEFAULT_TENANT,
+    timeout: Annotated[
+        str | None,
+        typer.Option(
+            "--timeout", metavar="5s", help="Wait at most this long, for servers and for ends."
+        ),
+    ] = None,
+    json: Annotated[bool, typer.Option("--json", help="Answer with one JSON object.")] = False,
+    no_color: Annotated[bool, typer.Option("--no-color", help="Without colours.")] = False,
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    """See and steer durable executions.
+
+    The options below may stand anywhere on the command line.
+
+    Exit codes: 0 done; 1 the execution failed; 2 usage; 3 not found; 4 refused;
+    5 journal or broker unreachable; 6 timed out, it goes on; 7 `stuck --check` found
+    something; 8 the execution was cancelled; 130 interrupted.
+    """
+    ctx.obj = Reach(
+        journal=journal or os.environ.get("LOOM_JOURNAL") or None,
+        broker=broker or os.environ.get("LOOM_BROKER") or None,
+        tenant=tenant,
+        timeout=_seconds(timeout),
+        screen=_screen(json=json, no_color=no_color),
+        told=bool(journal),
+    )
+
+
+def _seconds(text: str | None) -> float | None:
+    if text is None:
+        return None
+    try:
+        seconds = parse_seconds(text)
+    except ValueError:
+        seconds = 0.0
+    if seconds <= 0:
+        raise InputError(f"--timeout {text!r} is no duration such as 5, 500ms, 5s or 2m")
+    return seconds
+
+
+def _screen(*, json: bool, no_color: bool) -> Screen:
+    return Screen(json=json, color=not (no_color or os.environ.get("NO_COLOR")))
+
+
+for _name, _command in (
+    ("dev", dev.dev),
+    ("start", acting.start),
+    ("result", acting.result),
+    ("resume", answering.resume),
+    ("cancel", answering.cancel),
+    ("list", looking.list_executions),
+    ("show", looking.show),
+    ("why", looking.why),
+    ("history", looking.history),
+    ("stuck", stuck.stuck),
+    ("workers", fleet.workers),
+    ("flows", fleet.flows),
+    ("dlq", fleet.dlq),
+    ("migrate", migrate.migrate),
+):
+    app.command(_name)(_command)
+app.command("ls", hidden=True)(looking.list_executions)
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Run one command line; prints its answer or its error.
+
+    Args:
+        arguments: what stands after `loom`.
+
+    Returns:
+        The exit code, one of `Exit`.
+    """
+    ordered = hoisted(arguments)
+    # for errors that come before the options are read
+    screen = _screen(json="--json" in ordered, no_color="--no-color" in ordered)
+    configure_logging(
+        service="loom", worker="loom", level=LogLevel.ERROR, log_format=LogFormat.CONSOLE
+    )
+    command = typer.main.get_command(app)
+    try:
+        code = command.main(args=ordered, prog_name="loom", standalone_mode=False)
+    except LoomError as error:
+        return screen.loom_error(error)
+    except typer.TyperException as error:
+        screen.error("usage", error.format_message(), execution_id=None, hint="loom --help")
+        return Exit.USAGE
+    except (KeyboardInterrupt, typer.Abort):
+        return Exit.INTERRUPTED
+    except BrokenPipeError:
+        # whoever read has seen enough; Python must not complain at its end either
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return Exit.DONE
+    except Exception as error:  # a traceback helps nobody who types commands
+        frame = traceback.extract_tb(error.__traceback__)[-1]
+        sentence = f"an error in loom itself: {type(error).__name__}: {error}"
+        place = f"{os.path.basename(frame.filename)}:{frame.lineno}"
+        screen.error("internal", f"{sentence} ({place})", execution_id=None, hint="")
+        return Exit.BROKEN
+    return Exit.DONE if code is None else int(code)
+
+
+def main() -> NoReturn:
+    """What the console script calls."""
+    for stream in (sys.stdout, sys.stderr):
+        # a terminal that cannot show a letter must not end the command
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="backslashreplace")
+    leave(run(sys.argv[1:]))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,149 @@
+"""Reading, and what comes in from outside: inbox and waiters (K7, K13)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+import asyncpg
+
+from loom_mq.journal import verdicts
+from loom_mq.journal.packing import page_range, slice_page, unpack_events
+from loom_mq.journal.postgres.endpoint import Connection
+from loom_mq.journal.postgres.rows import (
+    execution_row,
+    pack_item,
+    pack_waiter,
+    unpack_item,
+)
+from loom_mq.journal.postgres.store import Store, micros
+from loom_mq.journal.requests import CLAIM_PAGE, DeliverVerdict, ListQuery, WatchVerdict
+from loom_mq.model.events import Envelope
+from loom_mq.model.execution import ExecutionKey, ExecutionRow, InboxItem, Status, Waiter
+
+_END_OF_TIME: Final = (1 << 63) - 1
+
+
+class PostgresReads(Store):
+    """The part of `PostgresJournal` that looks, and that takes in mail."""
+
+    async def now(self) -> int:
+        """Journal time by the server's clock, microseconds since the epoch."""
+        record = await self._read_row(self._sql["now"])
+        return int(record[0])
+
+    async def get(self, keys: Sequence[ExecutionKey]) -> list[ExecutionRow | None]:
+        """Index rows."""
+        if not keys:
+            return []
+        records = await self._read_rows(
+            self._sql.call("rows_v1", 2, "item, (execution).*"),
+            [key.tenant for key in keys],
+            [key.execution_id for key in keys],
+        )
+        found = {record["item"]: execution_row(record) for record in records}
+        return [found.get(place) for place in range(1, len(keys) + 1)]
+
+    async def read(
+        self, key: ExecutionKey, *, first: int = 0, limit: int = CLAIM_PAGE, newest: bool = False
+    ) -> list[Envelope]:
+        """A page of the log."""
+        record = await self._read_row(self._sql.call("read_v1", 5), *key, first, limit, newest)
+        if record["last_seq"] is None:
+            return []
+        low, high = page_range(record["last_seq"], first=first, limit=limit, newest=newest)
+        return slice_page(record["bodies"], low, high)
+
+    async def inbox(self, keys: Sequence[ExecutionKey]) -> list[tuple[InboxItem, ...]]:
+        """Unread items, oldest first."""
+        if not keys:
+            return []
+        records = await self._read_rows(
+            self._sql.call("inbox_v1", 2),
+            [key.tenant for key in keys],
+            [key.execution_id for key in keys],
+        )
+        found: dict[int, list[InboxItem]] = {}
+        for record in records:
+            item = unpack_item(keys[record["item"] - 1], record["body"])
+            found.setdefault(record["item"], []).append(item)
+        return [tuple(found.get(place, ())) for place in range(1, len(keys) + 1)]
+
+    async def deliver(
+        self, items: Sequence[InboxItem], resend_after: float = 5.0
+    ) -> list[DeliverVerdict]:
+        """Put items in inboxes (K7, K13); an id that was taken is a duplicate, too."""
+        if not items:
+            return []
+        statement = self._sql.call("deliver_v1", 6, "item, fresh, (execution).*")
+
+        async def work(connection: Connection) -> list[asyncpg.Record]:
+            return await connection.fetch(
+                statement,
+                [each.tenant for each in items],
+                [each.execution_id for each in items],
+                [each.item_id for each in items],
+                [each.kind for each in items],
+                [pack_item(each) for each in items],
+                micros(resend_after),
+            )
+
+        found = {record["item"]: record for record in await self._pool.write(work)}
+        return [_delivered(item, found.get(place)) for place, item in enumerate(items, start=1)]
+
+    async def discard(self, items: Sequence[tuple[ExecutionKey, str]]) -> None:
+        """Delete inbox items that were refused; their ids may come in again."""
+        if items:
+            await self._write_rows(
+                self._sql.call("discard_v1", 3),
+                [key.tenant for key, _item_id in items],
+                [key.execution_id for key, _item_id in items],
+                [item_id for _key, item_id in items],
+            )
+
+    async def watch(self, key: ExecutionKey, waiter: Waiter | None) -> WatchVerdict:
+        """Register a waiter, or learn that the execution has ended."""
+        statement = self._sql.call("watch_v1", 3, "newest, (execution).*")
+
+        async def work(connection: Connection) -> asyncpg.Record | None:
+            return await connection.fetchrow(statement, *key, pack_waiter(waiter))
+
+        if waiter is None:
+            record = await self._pool.read(work)
+        else:
+            record = await self._pool.write(work)
+        if record is None:
+            return WatchVerdict(None)
+        newest = record["newest"]
+        terminal = None if newest is None else unpack_events(newest)[-1]
+        return WatchVerdict(execution_row(record), terminal)
+
+    async def count(self, tenant: str | None = None) -> dict[Status, int]:
+        """How many executions stand in each status."""
+        records = await self._read_rows(self._sql["count"], tenant)
+        return {Status(record["status"]): record["number"] for record in records}
+
+    async def find(self, query: ListQuery) -> list[ExecutionRow]:
+        """Executions, newest first."""
+        statuses = [each.value for each in Status if query.status in (None, each)]
+        created_at, execution_id = query.before or (_END_OF_TIME, "")
+        records = await self._read_rows(
+            self._sql["find"],
+            statuses,
+            created_at,
+            execution_id,
+            query.tenant,
+            query.flow,
+            query.queue,
+            query.limit,
+        )
+        return [execution_row(record) for record in records]
+
+
+def _delivered(item: InboxItem, record: asyncpg.Record | None) -> DeliverVerdict:
+    if record is None:
+        return DeliverVerdict(error=verdicts.unknown(item.key))
+    row = execution_row(record)
+    if row.status.terminal:
+        return DeliverVerdict(error=verdicts.ended(row))
+    return DeliverVerdict(row, duplicate=not record["fresh"])

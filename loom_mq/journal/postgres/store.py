@@ -1,0 +1,75 @@
+"""What the parts of the journal on PostgreSQL stand on."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+import asyncpg
+
+from loom_mq.clock import MICROS
+from loom_mq.journal.postgres.endpoint import Connection, Endpoint
+from loom_mq.journal.postgres.pool import Pool
+from loom_mq.model.execution import ExecutionKey
+
+ERROR_LIMIT: Final = 1000
+"""Characters of an error kept in the index row."""
+TEXT_LIMIT: Final = 4000
+"""Characters of other text for people."""
+
+
+class Store:
+    """An endpoint and its pool.
+
+    Args:
+        endpoint: how to connect.
+        pool: connections for the calls.
+    """
+
+    def __init__(self, endpoint: Endpoint, pool: Pool) -> None:
+        self._endpoint = endpoint
+        self._pool = pool
+        self._sql = endpoint.sql
+
+    async def _read_rows(self, statement: str, *arguments: object) -> list[asyncpg.Record]:
+        async def work(connection: Connection) -> list[asyncpg.Record]:
+            return await connection.fetch(statement, *arguments)
+
+        return await self._pool.read(work)
+
+    async def _read_row(self, statement: str, *arguments: object) -> asyncpg.Record:
+        return (await self._read_rows(statement, *arguments))[0]
+
+    async def _write_rows(self, statement: str, *arguments: object) -> list[asyncpg.Record]:
+        async def work(connection: Connection) -> list[asyncpg.Record]:
+            return await connection.fetch(statement, *arguments)
+
+        return await self._pool.write(work)
+
+    async def _write_row(self, statement: str, *arguments: object) -> asyncpg.Record:
+        return (await self._write_rows(statement, *arguments))[0]
+
+
+def micros(seconds: float) -> int:
+    """Seconds as the journal counts them."""
+    return int(seconds * MICROS)
+
+
+def waves(keys: Sequence[ExecutionKey]) -> list[list[int]]:
+    """Places of a batch, each key once per wave and the keys of a wave in rising order.
+
+    Nearly always there is one wave. All writers lock rows in this order, so that two
+    batches never wait for each other.
+    """
+    places = sorted(range(len(keys)), key=keys.__getitem__)
+    if len(set(keys)) == len(keys):
+        return [places] if places else []
+    found: list[list[int]] = []
+    seen: dict[ExecutionKey, int] = {}
+    for place in places:
+        nth = seen.get(keys[place], 0)
+        seen[keys[place]] = nth + 1
+        if nth == len(found):
+            found.append([])
+        found[nth].append(place)
+    return found
