@@ -14,6 +14,8 @@ from loom_mq.errors import ConfigurationError
 
 _UNTYPED: Final = (Any, object, inspect.Parameter.empty, Never, NoReturn)
 
+_SORTABLE: Final = (mi.StrType, mi.IntType, mi.BytesType, mi.UUIDType, mi.DateType)
+
 _REMEDY: Final = (
     "use a dataclass, a msgspec Struct, a TypedDict, a NamedTuple, an Enum of texts or of "
     "integers, or built-in types, or leave the annotation out"
@@ -26,17 +28,22 @@ class Shape(msgspec.Struct, frozen=True):
     Attributes:
         untyped: nothing is declared at all.
         opaque: some part is declared as Any.
-        timed: some part is a datetime or a time.
+        timed: some part is a datetime.
+        clock: some part is a time of day.
         classes: some part is an instance of a class (not a TypedDict).
         recursive: values may be nested without a bound.
+        sorts: it has sets, whose order differs from process to process, and they can be
+            sorted without touching the order of a dict.
         adapters: the classes in it that msgspec does not know.
     """
 
     untyped: bool = False
     opaque: bool = False
     timed: bool = False
+    clock: bool = False
     classes: bool = False
     recursive: bool = False
+    sorts: bool = False
     adapters: dict[type, TypeAdapter] = {}
 
 
@@ -60,8 +67,10 @@ def shape_of(annotation: object) -> Shape:
         untyped=untyped,
         opaque=look.opaque,
         timed=look.timed,
+        clock=look.clock,
         classes=look.classes,
         recursive=look.recursive,
+        sorts=look.sets and not look.unsortable,
         adapters=look.adapters,
     )
 
@@ -91,29 +100,34 @@ class _Look:
         self._seen: set[int] = set()
         self.opaque = False
         self.timed = False
+        self.clock = False
         self.classes = False
         self.recursive = False
+        self.sets = False
+        self.unsortable = False
         self.adapters: dict[type, TypeAdapter] = {}
 
     def at(self, info: mi.Type, above: tuple[int, ...]) -> None:
-        if id(info) in above:
-            self.recursive = True
+        self.recursive |= id(info) in above
         if id(info) in self._seen:
             return
+        self._seen.add(id(info))
         if isinstance(info, mi.AnyType) or _is_object(info):
             self.opaque = True
         elif isinstance(info, mi.CustomType):
             self._adapt(info.cls)
-        elif isinstance(info, mi.DateTimeType | mi.TimeType):
+        elif isinstance(info, mi.DateTimeType):
             self.timed = True
-        elif isinstance(
-            info, mi.StructType | mi.DataclassType | mi.NamedTupleType | mi.EnumType
-        ):
+        elif isinstance(info, mi.TimeType):
+            self.clock = True
+        elif isinstance(info, mi.StructType | mi.DataclassType | mi.NamedTupleType | mi.EnumType):
             self.classes = True
+        elif isinstance(info, mi.SetType | mi.FrozenSetType):
+            self.sets = True
+            self.unsortable |= not isinstance(info.item_type, _SORTABLE)
+        self.unsortable |= isinstance(info, mi.DictType | mi.TypedDictType)
         for part in _parts(info):
             self.at(part, (*above, id(info)))
-        # only now: until here the same node further down means a loop
-        self._seen.add(id(info))
 
     def _adapt(self, kind: type) -> None:
         adapter = adapter_of(kind)
@@ -136,8 +150,6 @@ def _parts(info: mi.Type) -> Iterator[mi.Type]:
         yield from info.types
     elif isinstance(info, mi.Metadata):
         yield info.type
-    elif isinstance(
-        info, mi.StructType | mi.DataclassType | mi.NamedTupleType | mi.TypedDictType
-    ):
+    elif isinstance(info, mi.StructType | mi.DataclassType | mi.NamedTupleType | mi.TypedDictType):
         for field in info.fields:
             yield field.type

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Coroutine
+from collections.abc import Awaitable, Coroutine, Iterable
 from contextvars import Context
 from typing import Any
 
 import structlog
 
+from loom_mq.broker.protocol import Consumer
 from loom_mq.clock import Clock
 from loom_mq.errors import LoomError
 from loom_mq.lane import LaneClosedError
@@ -58,3 +59,10 @@ async def bounded(work: Awaitable[None], seconds: float) -> None:
             await work
     except (TimeoutError, LoomError, LaneClosedError) as error:
         _log.warning("service.goodbye_failed", error=repr(error))
+
+
+async def cancel_all(consumers: Iterable[Consumer], seconds: float = 2.0) -> None:
+    """Stop taking messages, from all queues at once; a broker that is away is not awaited."""
+    async with asyncio.TaskGroup() as group:
+        for consumer in consumers:
+            group.create_task(bounded(consumer.cancel(), seconds))

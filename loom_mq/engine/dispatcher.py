@@ -15,7 +15,7 @@ from loom_mq.broker.protocol import Broker, Consumer, Delivery
 from loom_mq.clock import Clock
 from loom_mq.codec import wire
 from loom_mq.engine.admission import Admitter, KnownFlows, conflict, correlations
-from loom_mq.engine.background import Background, bounded
+from loom_mq.engine.background import Background, bounded, cancel_all
 from loom_mq.engine.control import Control
 from loom_mq.engine.outbox import Outbox
 from loom_mq.engine.outcome import error_reply, outcome_from_event, state_reply
@@ -145,8 +145,7 @@ class Dispatcher:
         """Take nothing more and answer what is in hand."""
         for loop in self._loops:
             loop.cancel()
-        for consumer in self._consumers:
-            await consumer.cancel()
+        await cancel_all(self._consumers)
         await self._background.until_idle(timeout)
 
     async def stop(self) -> None:

@@ -37,6 +37,21 @@ class Settlement:
                 self._delivery.ack()
 
 
+class Once:
+    """Settles one package of a delivery once, however often it is asked to."""
+
+    __slots__ = ("_settlement",)
+
+    def __init__(self, settlement: Settlement) -> None:
+        self._settlement: Settlement | None = settlement
+
+    def done(self, *, requeue: bool = False) -> None:
+        """See `Settlement.done`."""
+        settlement, self._settlement = self._settlement, None
+        if settlement is not None:
+            settlement.done(requeue=requeue)
+
+
 class Intake:
     """Keeps packages waiting for a free slot.
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import Any, Final, Self
+from typing import Final
 
 import msgspec
 
@@ -51,8 +51,7 @@ def open_journal(settings: ServiceSettings, clock: JournalClock) -> Journal:
     address = settings.journal
     match address.scheme:
         case "postgresql":
-            store = MigratedJournal if settings.migrate is MigrateMode.AUTO else PostgresJournal
-            return store(
+            return PostgresJournal(
                 address.reveal(),
                 pool_size=settings.pool_size,
                 command_timeout=settings.command_timeout,
@@ -65,19 +64,6 @@ def open_journal(settings: ServiceSettings, clock: JournalClock) -> Journal:
             return MemoryJournal(clock)
         case scheme:
             raise SettingsError(f"LOOM_JOURNAL: there is no store for {scheme!r}")
-
-
-class MigratedJournal(PostgresJournal):
-    """A journal on PostgreSQL whose schema is brought up to date as it is opened."""
-
-    def __init__(self, dsn: str, *, schema: str = SCHEMA, **options: Any) -> None:
-        super().__init__(dsn, schema=schema, **options)
-        self._where = (dsn, schema)
-
-    async def __aenter__(self) -> Self:
-        """Migrate, then connect; see `PostgresJournal`."""
-        await migrate(*self._where)
-        return await super().__aenter__()
 
 
 def open_broker(settings: CommonSettings, name: str) -> Broker:

@@ -42,7 +42,7 @@ from loom_mq.testing.conformance.broker_support import (
     send,
 )
 from loom_mq.testing.servers import RabbitServer
-from tests.support.amqp_lab import Lab, Stopwatch, healthy, unhealthy
+from tests.support.amqp_lab import Lab, Stopwatch, all_lost, healthy
 
 
 class AmqpHarness:
@@ -114,7 +114,7 @@ async def test_nothing_is_left_behind(lab: Lab, caplog: pytest.LogCaptureFixture
     async with lab.broker("a") as broker:
         await broker.consume(WORK, Inbox(), prefetch=3)
         await lab.server.close_all_connections()
-        await unhealthy(broker)
+        await all_lost(broker)
         await healthy(broker)
         await send(broker, [letter(1)])
     killed = await lab.broker("b").__aenter__()

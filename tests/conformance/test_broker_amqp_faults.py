@@ -28,7 +28,15 @@ from loom_mq.testing.conformance.broker_support import (
     send,
 )
 from loom_mq.testing.servers import RabbitServer
-from tests.support.amqp_lab import IDLE, TIMEOUT, Lab, Stopwatch, healthy, unhealthy
+from tests.support.amqp_lab import (
+    IDLE,
+    TIMEOUT,
+    Lab,
+    Stopwatch,
+    all_lost,
+    healthy,
+    unhealthy,
+)
 from tests.support.proxy import Proxy
 
 
@@ -64,10 +72,13 @@ async def test_everything_comes_back_after_the_broker_was_killed(lab: Lab) -> No
     publishing.cancel()
     for delivery in held:
         delivery.ack()
-    again = await inbox.take_all(3)
-    assert {delivery.body for delivery in again} == {b"0", b"1", b"2"}
+    seen = await inbox.take_all(3)
     await ready(broker, WORK, 7)
     assert inbox.waiting == 0
+    while len(seen) < 10:  # the broker may find out late who held the first ones
+        seen[-3].ack()
+        seen.append(await inbox.take())
+    assert sorted(delivery.body for delivery in seen) == [b"%d" % number for number in range(10)]
     depth = await broker.depth(IDLE.name)
     assert depth is not None
     assert depth.ready >= 20
@@ -185,7 +196,7 @@ async def test_closed_connections_come_back(lab: Lab, abruptly: bool) -> None:
     await send(broker, [letter(1)])
     held = await inbox.take()
     await lab.server.close_all_connections(abruptly=abruptly)
-    await unhealthy(broker)
+    await all_lost(broker)
     with Stopwatch(3):
         await healthy(broker)
     held.ack()

@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
+from types import TracebackType
+from typing import Self
 
 import pytest_asyncio
 
 from loom_mq.journal.postgres import PostgresJournal, migrate
+from loom_mq.journal.protocol import LeaseSession
 from loom_mq.journal.tenant import TenantScopedJournal
+from loom_mq.model.execution import WorkerRecord
 from loom_mq.testing.conformance.journal import JournalConformance, Stores
 from loom_mq.testing.servers import PostgresServer
 
@@ -34,6 +39,28 @@ async def empty(server: PostgresServer, dsn: str) -> None:
     await server.psql(f"TRUNCATE {tables}", dsn.rpartition("/")[2])
 
 
+class Journal(PostgresJournal):
+    """Closes the connections of leases that a test leaves open."""
+
+    async def lease(self, worker: WorkerRecord, ttl: float) -> LeaseSession:
+        session = await super().lease(worker, ttl)
+        self._stack.push_async_callback(session.close)
+        return session
+
+    async def __aenter__(self) -> Self:
+        self._stack = AsyncExitStack()
+        return await super().__aenter__()
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self._stack.aclose()
+        await super().__aexit__(kind, error, trace)
+
+
 class TestPostgresJournal(JournalConformance):
     """J9: two journals over one database."""
 
@@ -42,7 +69,7 @@ class TestPostgresJournal(JournalConformance):
         self, postgres_server: PostgresServer, journal_dsn: str
     ) -> AsyncIterator[Stores]:
         await empty(postgres_server, journal_dsn)
-        async with PostgresJournal(journal_dsn) as first, PostgresJournal(journal_dsn) as second:
+        async with Journal(journal_dsn) as first, Journal(journal_dsn) as second:
             yield Stores(first, second)
 
 
@@ -55,8 +82,8 @@ class TestPooledPostgresJournal(JournalConformance):
     ) -> AsyncIterator[Stores]:
         await empty(postgres_server, journal_dsn)
         async with (
-            PostgresJournal(journal_dsn, statement_cache=False) as first,
-            PostgresJournal(journal_dsn, statement_cache=False) as second,
+            Journal(journal_dsn, statement_cache=False) as first,
+            Journal(journal_dsn, statement_cache=False) as second,
         ):
             yield Stores(first, second)
 
@@ -70,7 +97,7 @@ class TestTenantOverPostgres(JournalConformance):
     ) -> AsyncIterator[Stores]:
         await empty(postgres_server, journal_dsn)
         async with (
-            TenantScopedJournal(PostgresJournal(journal_dsn), "acme/ü") as first,
-            TenantScopedJournal(PostgresJournal(journal_dsn), "acme/ü") as second,
+            TenantScopedJournal(Journal(journal_dsn), "acme/ü") as first,
+            TenantScopedJournal(Journal(journal_dsn), "acme/ü") as second,
         ):
             yield Stores(first, second, many_tenants=False)

@@ -101,18 +101,18 @@ def test_c93_wrong_passwords_are_told_without_the_password(
     """C93, C67: a refused login ends the service with one line and no secret in it."""
     told = run(
         "dispatcher",
-        expected=5,
+        expected=2,
         LOOM_BROKER=f"amqp://nobody:{quote(SECRET, safe='')}@127.0.0.1:{rabbit_server.port}/",
         LOOM_JOURNAL=postgres_dsn,
-        LOOM_STARTUP_TIMEOUT="3",
+        LOOM_STARTUP_TIMEOUT="30",
     )
-    assert "nobody" in told or "refused" in told
+    assert "LOOM_BROKER" in told
     run(
         "dispatcher",
-        expected=5,
+        expected=2,
         LOOM_BROKER=rabbit_url,
         LOOM_JOURNAL=(
             f"postgresql://nobody:{quote(SECRET, safe='')}@127.0.0.1:{postgres_server.port}/x"
         ),
-        LOOM_STARTUP_TIMEOUT="3",
+        LOOM_STARTUP_TIMEOUT="30",
     )

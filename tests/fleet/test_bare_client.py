@@ -6,218 +6,85 @@ Everything it knows is in `docs/reference/messages.md`: two queue names and a fe
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import re
 import sys
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
-from typing import Any
 
-import aio_pika
-import aio_pika.abc
-import asyncpg
-import msgspec
 import pytest
+import pytest_asyncio
 
-ROOT = Path(__file__).parents[2]
+from loom_mq.testing.servers import PostgresServer, RabbitServer
+from tests.support.bare_client import (
+    BASKET,
+    JSON,
+    MIB,
+    MSGPACK,
+    ROOT,
+    Bare,
+    Fleet,
+    Letters,
+    Map,
+    bare_client,
+    control,
+    plain,
+    start,
+    written,
+)
+
 HOW_TO = ROOT / "docs" / "how-to" / "publish-a-start-message.md"
 
-JSON = "application/json"
-MSGPACK = "application/msgpack"
-BASKET = {"owner": "ann", "prices": ["9.90", "0.10"]}
-MIB = 1024 * 1024
 
-Map = dict[str, Any]
-
-
-def written(message: object, content_type: str) -> bytes:
-    """As any library writes it."""
-    if content_type == JSON:
-        return json.dumps(message).encode()
-    return msgspec.msgpack.encode(message)
-
-
-def start(name: str, flow: str = "bill", value: object = BASKET, **more: object) -> Map:
-    item = {"id": name, "flow": flow, "input": value, **more}
-    return {"v": 1, "type": "start", "items": [item]}
-
-
-def control(op: str, name: str, **more: object) -> Map:
-    return {"v": 1, "type": "control", "items": [{"op": op, "id": name, **more}]}
-
-
-def plain(stored: bytes) -> object:
-    """A stored value, as the page of messages tells to read it."""
-    if stored[0] == 3:
-        return json.loads(stored[1:])
-    assert stored[0] in (0, 1, 2)
-    return msgspec.msgpack.decode(stored[1:])
-
-
-class Bare:
-    """One channel, one reply address, and the replies that came."""
-
-    def __init__(self, channel: aio_pika.abc.AbstractChannel, address: str) -> None:
-        self.channel = channel
-        self.address = address
-        self._arrived: asyncio.Queue[Map] = asyncio.Queue()
-        self._kept: list[Map] = []
-
-    async def receive(self, message: aio_pika.abc.AbstractIncomingMessage) -> None:
-        assert (message.content_type, message.type) == (MSGPACK, "reply")
-        body = msgspec.msgpack.decode(message.body)
-        assert (body["v"], body["type"]) == (1, "reply")
-        for item in body["items"]:
-            self._arrived.put_nowait(item)
-
-    async def publish(
-        self, queue: str, body: bytes, content_type: str, name: str, *, answer: bool = True
-    ) -> None:
-        message = aio_pika.Message(
-            body,
-            content_type=content_type,
-            correlation_id=name,
-            reply_to=self.address if answer else None,
-            delivery_mode=aio_pika.DeliveryMode.PERSISTENT,
-        )
-        await self.channel.default_exchange.publish(message, queue, mandatory=True, timeout=10)
-
-    async def ask(self, message: Map, name: str) -> None:
-        await self.publish(f"loom.{message['type']}", written(message, JSON), JSON, name)
-
-    async def reply(self, correlation: str, kind: str) -> Map:
-        """The next reply of a kind to a request."""
-        async with asyncio.timeout(30):
-            while True:
-                for item in self._kept:
-                    if (item.get("correlation"), item["kind"]) == (correlation, kind):
-                        self._kept.remove(item)
-                        return item
-                self._kept.append(await self._arrived.get())
-
-
-class Fleet:
-    """A dispatcher, a worker and a timer service, and what they wrote into their logs."""
-
-    def __init__(self) -> None:
-        self.log: list[Map] = []
-
-    @asynccontextmanager
-    async def service(self, role: str, **settings: str) -> AsyncIterator[None]:
-        environ = {k: v for k, v in os.environ.items() if not k.startswith("LOOM_")}
-        process = await asyncio.create_subprocess_exec(
-            sys.executable,
-            *("-m", f"services.{role}"),
-            cwd=ROOT,
-            env=environ | settings,
-            stderr=asyncio.subprocess.PIPE,
-            limit=MIB,
-        )
-        reading = None
-        try:
-            async with asyncio.timeout(60):
-                await self._read(process, until="service.ready")
-            reading = asyncio.create_task(self._read(process))
-            yield
-            process.terminate()
-            async with asyncio.timeout(20):
-                assert await process.wait() == 0
-        finally:
-            if process.returncode is None:
-                process.kill()
-            await process.wait()
-            if reading is not None:
-                await reading
-
-    async def _read(self, process: asyncio.subprocess.Process, until: str = "") -> None:
-        assert process.stderr is not None
-        while line := await process.stderr.readline():
-            fields = json.loads(line) if line.startswith(b"{") else {"event": line.decode()}
-            self.log.append(fields)
-            if fields["event"] == until:
-                return
-        assert not until, self.log
-
-    @property
-    def complaints(self) -> list[Map]:
-        """What went wrong inside, as opposed to what a client did wrong."""
-        ours = ("message.rejected", "package.dead_lettered")
-        bad = ("error", "critical")
-        return [
-            line
-            for line in self.log
-            if "Traceback" in str(line) or (line.get("level") in bad and line["event"] not in ours)
-        ]
-
-
-@asynccontextmanager
-async def bare_client(url: str, *, direct: bool = False) -> AsyncIterator[Bare]:
-    connection = await aio_pika.connect(url, timeout=10)
-    async with connection:
-        channel = await connection.channel(on_return_raises=True)
-        if direct:
-            queue = await channel.get_queue("amq.rabbitmq.reply-to", ensure=False)
-        else:
-            queue = await channel.declare_queue(exclusive=True)
-        client = Bare(channel, queue.name)
-        await queue.consume(client.receive, no_ack=True)
-        yield client
-
-
-@pytest.fixture
-async def fleet(rabbit_url: str, postgres_dsn: str) -> AsyncIterator[Fleet]:
-    settings = {
-        "LOOM_BROKER": rabbit_url,
-        "LOOM_JOURNAL": postgres_dsn,
-        "LOOM_DRAIN": "10",
-    }
-    app = "tests.support.bare_flows,examples/hello.py"
-    fleet = Fleet()
-    async with AsyncExitStack() as stack:
-        await stack.enter_async_context(fleet.service("dispatcher", **settings))
-        await stack.enter_async_context(fleet.service("worker", LOOM_APP=app, **settings))
-        await stack.enter_async_context(fleet.service("timer", **settings))
-        yield fleet
-    assert fleet.complaints == []
-
-
-@pytest.fixture
-async def client(rabbit_url: str, fleet: Fleet) -> AsyncIterator[Bare]:
-    async with bare_client(rabbit_url) as client:
-        yield client
-
-
-async def dead_letters(dsn: str, count: int) -> list[tuple[str, str, bytes]]:
-    """Queue, reason and body of the dead letters, once there are so many."""
-    connection = await asyncpg.connect(dsn)
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
+async def fleet(
+    rabbit_server: RabbitServer,
+    postgres_server: PostgresServer,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> AsyncIterator[Fleet]:
+    """One fleet for all tests here: a bad message must not spoil the next one either."""
+    await rabbit_server.ensure_running()
+    await postgres_server.ensure_running()
+    fleet = Fleet(
+        await rabbit_server.create_vhost("bare"),
+        await postgres_server.create_database("bare"),
+        tmp_path_factory.mktemp("bare"),
+    )
+    fleet.start("dispatcher")
+    fleet.start("worker", LOOM_APP="tests.support.bare_flows,examples/hello.py")
+    fleet.start("timer")
     try:
-        async with asyncio.timeout(30):
-            while True:
-                rows = await connection.fetch(
-                    "SELECT queue, reason, body FROM loom.dead_letters ORDER BY position"
-                )
-                if len(rows) >= count:
-                    return [(row["queue"], row["reason"], row["body"]) for row in rows]
-                await asyncio.sleep(0.05)
+        await fleet.ready()
+        yield fleet
     finally:
-        await connection.close()
+        codes = await fleet.stop()
+    assert codes == [0, 0, 0]
+    assert fleet.complaints == []
+    await rabbit_server.delete_vhost("bare")
+    await postgres_server.drop_database("bare")
+
+
+@pytest.fixture
+async def client(fleet: Fleet) -> AsyncIterator[Bare]:
+    async with bare_client(fleet.broker) as client:
+        yield client
 
 
 @pytest.mark.parametrize("content_type", [JSON, MSGPACK, ""])
 async def test_a_start_in_any_language(client: Bare, content_type: str) -> None:
     """F2: JSON, msgpack, or msgpack under no name; admission and outcome in plain maps."""
-    await client.publish("loom.start", written(start("a/1"), content_type), content_type, "q1")
+    name = f"a/{content_type}"
+    body = written(start(name), content_type)
+    await client.publish("loom.start", body, content_type, "q1")
     admitted = await client.reply("q1", "admitted")
-    assert (admitted["id"], admitted["created"], admitted["flow"]) == ("a/1", True, "bill")
+    assert (admitted["id"], admitted["created"], admitted["flow"]) == (name, True, "bill")
     assert (admitted["version"], admitted["queue"]) == ("1", "default")
     assert admitted["status"] == "pending"
     outcome = await client.reply("q1", "outcome")
-    assert (outcome["id"], outcome["status"]) == ("a/1", "completed")
+    assert (outcome["id"], outcome["status"]) == (name, "completed")
     assert plain(outcome["result"]) == {"owner": "ann", "total": "10.00", "approved": False}
 
-    await client.publish("loom.start", written(start("a/1"), content_type), content_type, "q2")
+    await client.publish("loom.start", body, content_type, "q2")
     assert (await client.reply("q2", "admitted"))["created"] is False
     assert (await client.reply("q2", "outcome"))["result"] == outcome["result"]
 
@@ -236,16 +103,14 @@ async def test_many_starts_in_one_message(client: Bare) -> None:
     assert (await client.reply("m3", "error"))["code"] == "unknown-flow"
 
 
-async def test_direct_reply_to(rabbit_url: str, fleet: Fleet) -> None:
+async def test_direct_reply_to(fleet: Fleet) -> None:
     """F2: RabbitMQ's own reply address needs no queue at all."""
-    async with bare_client(rabbit_url, direct=True) as client:
+    async with bare_client(fleet.broker, direct=True) as client:
         await client.ask(start("d", value=BASKET), "d")
         assert (await client.reply("d", "outcome"))["status"] == "completed"
 
 
-async def test_bad_messages_are_answered_and_kept(
-    client: Bare, fleet: Fleet, postgres_dsn: str
-) -> None:
+async def test_bad_messages_are_answered_and_kept(client: Bare, fleet: Fleet) -> None:
     """C37, C41, F2: a typed error, a dead letter with its reason, and the fleet goes on."""
     large = start("large", value={"owner": "x" * MIB, "prices": []})
     bad = [
@@ -267,12 +132,13 @@ async def test_bad_messages_are_answered_and_kept(
         ("payload-too-large", JSON, written(large, JSON)),
         ("payload-too-large", MSGPACK, written(large, MSGPACK)),
     ]
-    for number, (code, content_type, body) in enumerate(bad):
-        await client.publish("loom.start", body, content_type, f"bad {number}")
-        error = await client.reply(f"bad {number}", "error")
-        assert error["code"] == code, error
-        assert error["message"]
-    letters = await dead_letters(postgres_dsn, len(bad))
+    async with Letters.of(fleet) as letters_of:
+        for number, (code, content_type, body) in enumerate(bad):
+            await client.publish("loom.start", body, content_type, f"bad {number}")
+            error = await client.reply(f"bad {number}", "error")
+            assert error["code"] == code, error
+            assert error["message"]
+        letters = await letters_of(len(bad))
     assert len(letters) == len(bad)
     assert {queue for queue, _reason, _body in letters} == {"loom.start"}
     # a letter that comes by way of the broker may be recorded after a later one
@@ -286,18 +152,18 @@ async def test_bad_messages_are_answered_and_kept(
     assert (await client.reply("good", "outcome"))["status"] == "completed"
 
 
-async def test_nobody_to_answer(client: Bare, fleet: Fleet, postgres_dsn: str) -> None:
+async def test_nobody_to_answer(client: Bare, fleet: Fleet) -> None:
     """F2: without a reply address a refused start is kept all the same."""
-    for name, body in (("a", b"rubbish"), ("b", written(start("b", flow="nobody"), JSON))):
-        await client.publish("loom.start", body, JSON, name, answer=False)
-    letters = await dead_letters(postgres_dsn, 2)
+    async with Letters.of(fleet) as letters_of:
+        for name, body in (("a", b"rubbish"), ("b", written(start("b", flow="nobody"), JSON))):
+            await client.publish("loom.start", body, JSON, name, answer=False)
+        letters = await letters_of(2)
     assert {reason.split(":")[0] for _q, reason, _b in letters} == {
         "malformed-message",
         "unknown-flow",
     }
     await client.publish("loom.start", written(start("c"), JSON), JSON, "c", answer=False)
-    await client.ask(control("watch", "c"), "w")
-    assert (await client.reply("w", "outcome"))["status"] == "completed"
+    assert (await watched(client, "c"))["status"] == "completed"
 
 
 async def test_an_input_that_does_not_fit(client: Bare) -> None:
@@ -352,32 +218,45 @@ async def test_everything_else_one_may_ask(client: Bare) -> None:
     assert (ended["status"], ended["reason"]) == ("cancelled", "changed my mind")
 
 
+async def watched(client: Bare, name: str) -> Map:
+    """The outcome of an execution whose start may still be on its queue."""
+    for turn in range(200):
+        await client.ask(control("watch", name), f"watch {turn}")
+        first = await client.reply(f"watch {turn}", "state", "outcome", "error")
+        if first["kind"] == "state":
+            return await client.reply(f"watch {turn}", "outcome")
+        if first["kind"] == "outcome":
+            return first
+        assert first["code"] == "unknown-execution"
+        await asyncio.sleep(0.02)
+    raise AssertionError(f"{name} was not admitted")
+
+
 async def until_parked(client: Bare, name: str) -> None:
     """Ask for the state until the execution waits at a gate."""
     for turn in range(200):
         await client.ask(control("state", name), f"{name} {turn}")
-        state = await client.reply(f"{name} {turn}", "state")
-        if state["status"] == "suspended":
+        state = await client.reply(f"{name} {turn}", "state", "error")
+        if state.get("status") == "suspended":
             return
         await asyncio.sleep(0.02)
     raise AssertionError(f"{name} did not park")
 
 
-async def test_the_programs_of_the_how_to_page(rabbit_url: str, fleet: Fleet) -> None:
+async def test_the_programs_of_the_how_to_page(fleet: Fleet) -> None:
     """The page's programs do what the page says."""
     programs = programs_of(HOW_TO)
     assert len(programs) == 2
     for program in programs:
-        assert "parcel 1" in await output_of(program, rabbit_url)
+        assert "parcel 1" in await output_of(program, fleet.broker)
 
 
-async def test_the_programs_of_the_readme(rabbit_url: str, client: Bare) -> None:
+async def test_the_programs_of_the_readme(fleet: Fleet, client: Bare) -> None:
     """The client's program is the page's; the bare one starts what it says."""
     _hello, with_client, bare = programs_of(ROOT / "README.md")
     assert with_client == programs_of(HOW_TO)[0]
-    await output_of(bare, rabbit_url)
-    await client.ask(control("watch", "order-18"), "w")
-    outcome = await client.reply("w", "outcome")
+    await output_of(bare, fleet.broker)
+    outcome = await watched(client, "order-18")
     assert (outcome["status"], plain(outcome["result"])) == ("completed", "parcel 1")
 
 
@@ -385,12 +264,12 @@ def programs_of(page: Path) -> list[str]:
     return re.findall(r"^```python\n(.*?)^```", page.read_text(), re.DOTALL | re.MULTILINE)
 
 
-async def output_of(program: str, rabbit_url: str) -> str:
+async def output_of(program: str, broker: str) -> str:
     process = await asyncio.create_subprocess_exec(
         sys.executable,
         *("-c", program),
         cwd=ROOT,
-        env=dict(os.environ) | {"LOOM_BROKER": rabbit_url},
+        env=dict(os.environ) | {"LOOM_BROKER": broker},
         stdout=asyncio.subprocess.PIPE,
     )
     async with asyncio.timeout(60):

@@ -62,6 +62,15 @@ async def unhealthy(broker: AmqpBroker) -> None:
     await eventually(reached, "the loss is noticed")
 
 
+async def all_lost(broker: AmqpBroker) -> None:
+    """Wait until both connections were lost once, one of which may be back already."""
+
+    async def reached() -> bool:
+        return broker.counts().connections_lost == 2
+
+    await eventually(reached, "the loss of both connections is noticed")
+
+
 class Stopwatch:
     """Asserts that a block takes no longer than allowed."""
 

@@ -98,9 +98,7 @@ class PostgresFleet(Store):
 
     async def exhausted(self, max_recoveries: int, limit: int) -> list[ExecutionRow]:
         """Executions left with their dead holder after `max_recoveries` recoveries (F8)."""
-        records = await self._write_rows(
-            self._sql.call("exhausted_v1", 2, "(execution).*"), max_recoveries, limit
-        )
+        records = await self._write_rows(self._sql.call("exhausted_v1", 2), max_recoveries, limit)
         return [execution_row(record) for record in records]
 
     # ---- timers ---------------------------------------------------------------------

@@ -7,20 +7,17 @@ from typing import Final
 
 import asyncpg
 
-from loom_mq.codec.failures import safe_text
 from loom_mq.errors import LoomError, StorageWriteError
 from loom_mq.journal import verdicts
-from loom_mq.journal.packing import pack_events, slice_page
+from loom_mq.journal.packing import slice_page
+from loom_mq.journal.postgres.arguments import NEVER, admit_arguments, append_arguments
 from loom_mq.journal.postgres.endpoint import Connection
 from loom_mq.journal.postgres.rows import (
     execution_row,
-    pack_pairs,
-    pack_texts,
-    pack_waiter,
     unpack_item,
     unpack_waiters,
 )
-from loom_mq.journal.postgres.store import ERROR_LIMIT, Store, micros, waves
+from loom_mq.journal.postgres.store import Store, micros, waves
 from loom_mq.journal.requests import (
     CLAIM_PAGE,
     Admission,
@@ -37,8 +34,6 @@ from loom_mq.model.execution import ExecutionKey, Waiter
 
 MAX_ROUNDS: Final = 3
 """Tries of a write whose refusal was no longer true when it was looked at."""
-_NEVER: Final = -1
-"""A fence that no execution has."""
 
 
 class PostgresWrites(Store):
@@ -58,7 +53,7 @@ class PostgresWrites(Store):
         statement = self._sql.call("admit_v1", 12, "item, moment, made, (execution).*")
 
         async def work(connection: Connection) -> list[asyncpg.Record]:
-            return await connection.fetch(statement, *_admit_arguments(batch))
+            return await connection.fetch(statement, *admit_arguments(batch))
 
         head, *records = await self._pool.write(work)
         if head["made"] + len(records) != len(batch):
@@ -115,7 +110,7 @@ class PostgresWrites(Store):
         appends = list(batch.values())
 
         async def work(connection: Connection) -> asyncpg.Record | None:
-            return await connection.fetchrow(statement, *_append_arguments(appends))
+            return await connection.fetchrow(statement, *append_arguments(appends))
 
         record = await self._pool.write(work)
         if record is None or record["written"] is None:
@@ -209,7 +204,7 @@ class PostgresWrites(Store):
     async def _judge_claims(self, batch: dict[int, Claim]) -> dict[int, ClaimVerdict]:
         """Refusals of what was not claimed; none for what could be claimed now."""
         places = list(batch)
-        nothing = [_NEVER] * len(places)
+        nothing = [NEVER] * len(places)
         records = await self._standings([batch[place].key for place in places], nothing, nothing)
         answers: dict[int, ClaimVerdict] = {}
         for at, place in enumerate(places, start=1):
@@ -292,69 +287,3 @@ def _restless(key: ExecutionKey) -> StorageWriteError:
         f"execution {key.execution_id!r} kept changing while it was written; try again",
         execution_id=key.execution_id,
     )
-
-
-def _admit_arguments(batch: Sequence[Admission]) -> tuple[list[object], ...]:
-    return (
-        [each.key.tenant for each in batch],
-        [each.key.execution_id for each in batch],
-        [each.flow for each in batch],
-        [each.version for each in batch],
-        [each.queue for each in batch],
-        [each.start for each in batch],
-        [each.input_digest for each in batch],
-        [each.parent for each in batch],
-        [pack_texts(each.features) for each in batch],
-        [pack_pairs(each.labels) for each in batch],
-        [pack_waiter(each.waiter) for each in batch],
-        [micros(each.resend_after) for each in batch],
-    )
-
-
-def _append_arguments(batch: Sequence[Append]) -> tuple[list[object], ...]:
-    timers = [(item, due) for item, each in enumerate(batch, start=1) for due in each.timers]
-    taken = [
-        (item, item_id) for item, each in enumerate(batch, start=1) for item_id in each.consume
-    ]
-    return (
-        [each.key.tenant for each in batch],
-        [each.key.execution_id for each in batch],
-        [_expected(each) for each in batch],
-        [each.fence for each in batch],
-        [each.events[0].seq for each in batch],
-        [each.events[-1].seq for each in batch],
-        [each.events[0].at for each in batch],
-        [each.events[-1].at for each in batch],
-        [each.events[0].id for each in batch],
-        [pack_events(each.events) for each in batch],
-        [each.index.status for each in batch],
-        [each.index.wake_at for each in batch],
-        [pack_texts(each.index.gates) for each in batch],
-        [_shown(each.index.error) for each in batch],
-        [each.index.recoveries for each in batch],
-        [None if each.claim is None else each.claim.owner for each in batch],
-        [
-            None
-            if each.claim is None or each.claim.deadline is None
-            else micros(each.claim.deadline)
-            for each in batch
-        ],
-        [each.release for each in batch],
-        [item for item, _due in timers],
-        [due for _item, due in timers],
-        [item for item, _item_id in taken],
-        [item_id for _item, item_id in taken],
-    )
-
-
-def _expected(append: Append) -> int:
-    """The fence that must stand: the one held, or the one that a claim supersedes (J2)."""
-    if append.claim is None:
-        return append.fence
-    if append.fence != append.claim.expected_fence + 1:
-        return _NEVER
-    return append.claim.expected_fence
-
-
-def _shown(error: str | None) -> str | None:
-    return None if error is None else safe_text(error, ERROR_LIMIT)

@@ -99,7 +99,7 @@ $$;
 -- Executions left with their dead or wedged holder after too many recoveries (F8).
 -- Indexes: executions_owned, executions_deadline, executions_pkey.
 CREATE OR REPLACE FUNCTION loom.exhausted_v1(p_max_recoveries bigint, p_limit bigint)
-RETURNS TABLE (execution loom.execution_v1)
+RETURNS SETOF loom.execution_v1
 LANGUAGE plpgsql VOLATILE
 SET enable_seqscan = off SET enable_bitmapscan = off
 SET enable_hashjoin = off SET enable_mergejoin = off
@@ -110,7 +110,7 @@ DECLARE
     v_dead text[] := loom.dead_owners_v1(v_now);
 BEGIN
     RETURN QUERY
-    SELECT e FROM (
+    SELECT e.* FROM (
         (SELECT held.tenant, held.execution_id FROM unnest(v_dead) AS d (owner)
          CROSS JOIN LATERAL (
             SELECT x.tenant, x.execution_id FROM loom.executions AS x

@@ -1,0 +1,266 @@
+"""From a package to the end of an attempt: claim, drive, and what a refusal means (F3, F5)."""
+
+from __future__ import annotations
+
+import msgspec
+import structlog
+
+from loom_mq.engine.drive import Drive, DriveEnd, Home
+from loom_mq.engine.giveback import GiveBack
+from loom_mq.engine.hands import Hand, Hands
+from loom_mq.engine.intake import Once, Settlement
+from loom_mq.errors import (
+    ExecutionAlreadyExistsError,
+    JournalError,
+    JournalUnreachableError,
+    LoomError,
+    StartFencedOutError,
+    StorageWriteError,
+    is_superseded_refusal,
+)
+from loom_mq.flows.registry import AnyFlow, Registry
+from loom_mq.journal.patience import patient
+from loom_mq.journal.protocol import Claim, Claimed, ClaimIntent, ClaimVerdict, Journal
+from loom_mq.kernel.fold import fold
+from loom_mq.lane import Lane, LaneClosedError
+from loom_mq.model import events as ev
+from loom_mq.model.execution import ExecutionKey
+from loom_mq.model.messages import Cause, Package
+
+_log = structlog.get_logger(__name__)
+_decode_start = msgspec.msgpack.Decoder(ev.ExecutionStarted).decode
+
+CRASH_DELAY = 1.0
+"""Seconds before an execution whose attempt crashed in the engine is sent again."""
+
+
+class Driver:
+    """See the module's docstring.
+
+    Args:
+        home: what all attempts share.
+        journal: where claims are made.
+        registry: the flows served.
+        hands: what the worker has in hand.
+        give_back: lets go of executions.
+        patience: seconds with a journal that is away.
+        unknown_flow_delay: see `WorkerOptions`.
+        mismatch_delay: see `WorkerOptions`.
+
+    Attributes:
+        draining: give every attempt back as soon as it begins.
+    """
+
+    def __init__(
+        self,
+        home: Home,
+        journal: Journal,
+        registry: Registry,
+        hands: Hands,
+        give_back: GiveBack,
+        *,
+        patience: float,
+        unknown_flow_delay: float,
+        mismatch_delay: float,
+    ) -> None:
+        self.hands = hands
+        self.draining = False
+        self._home = home
+        self._journal = journal
+        self._registry = registry
+        self._give_back = give_back
+        self._unknown_flow_delay = unknown_flow_delay
+        self._mismatch_delay = mismatch_delay
+        self._claims: Lane[Claim, ClaimVerdict] = Lane(
+            patient(
+                journal.claim,
+                lambda error: ClaimVerdict(error=error),
+                clock=home.around.clock,
+                give_up_after=patience,
+            ),
+            max_batch=200,
+        )
+
+    def abort(self) -> None:
+        """Drop claims that are not under way."""
+        self._claims.abort()
+
+    async def take(self, package: Package, settlement: Settlement) -> None:
+        """Do all that a package asks for. Raises nothing but cancellation."""
+        settled = Once(settlement)
+        key = ExecutionKey(package.tenant, package.execution_id)
+        try:
+            await self._drive_package(key, package, settled)
+        except LaneClosedError:
+            settled.done(requeue=True)
+        except Exception:  # one package must never take the worker down
+            _log.exception("package.crashed", **_names(package))
+            # it may be claimed by now, and nobody else drives what a live owner holds
+            self._give_back.add(key, CRASH_DELAY)
+            settled.done(requeue=True)
+        finally:
+            settled.done()
+
+    async def _drive_package(self, key: ExecutionKey, package: Package, settled: Once) -> None:
+        flow = self._registry.get(package.flow, package.version)
+        if flow is None:
+            _log.warning("package.flow_not_served", **_names(package), owner=self._home.owner)
+            await self._journal.defer(
+                [key],
+                self._home.owner,
+                self._unknown_flow_delay * (1 + self._home.around.ids.fraction()),
+            )
+            return
+        hand = await self.hands.take(key)
+        if hand is None:
+            return  # a duplicate of what is in hand
+        try:
+            await self._drive_in_hand(key, flow, package, hand, settled)
+        finally:
+            self.hands.drop(key)
+
+    async def _drive_in_hand(
+        self, key: ExecutionKey, flow: AnyFlow, package: Package, hand: Hand, settled: Once
+    ) -> None:
+        fence = package.fence
+        if package.start is not None and fence == 0:
+            end, refusal = await self._drive_fresh(key, flow, package.start, hand, settled)
+            if isinstance(refusal, StartFencedOutError):
+                fence = refusal.current  # by a holder that wrote nothing (F6)
+            elif end is DriveEnd.PARKED_WITH_MAIL and not self.draining:
+                fence = 1
+            else:
+                return
+        await self._drive_claimed(key, flow, fence, package.cause, hand, settled)
+
+    async def _drive_fresh(
+        self, key: ExecutionKey, flow: AnyFlow, start: bytes, hand: Hand, settled: Once
+    ) -> tuple[DriveEnd, LoomError | None]:
+        """Start with the claim inside the first append: nothing is read before."""
+        self._home.around.metrics.execution_started(flow.name)
+        drive = Drive(
+            self._home,
+            key,
+            flow,
+            fold(()),
+            fence=1,
+            start=_decode_start(start),
+            claim=ClaimIntent(
+                owner=self._home.owner, expected_fence=0, deadline=flow.attempt_timeout
+            ),
+            claimed=settled.done,
+        )
+        return await self._run(drive, flow, hand)
+
+    async def _drive_claimed(
+        self,
+        key: ExecutionKey,
+        flow: AnyFlow,
+        fence: int,
+        cause: Cause,
+        hand: Hand,
+        settled: Once,
+    ) -> None:
+        """Take over by compare-and-set, and again while mail comes in during the park."""
+        while True:
+            verdict = await self._claims.submit(
+                Claim(
+                    key=key,
+                    owner=self._home.owner,
+                    expected_fence=fence,
+                    deadline=flow.attempt_timeout,
+                )
+            )
+            if verdict.claimed is None:
+                self._note_refusal(key, verdict.error, settled)
+                return
+            settled.done()
+            claimed = verdict.claimed
+            if claimed.row.flow != flow.name or claimed.row.version != flow.version:
+                self._give_back.add(key, self._unknown_flow_delay)
+                return
+            drive = await self._drive_of(key, flow, claimed)
+            if cause is Cause.RECOVER:
+                self._home.around.metrics.recovered("claimed")
+            end, _refusal = await self._run(drive, flow, hand)
+            if end is not DriveEnd.PARKED_WITH_MAIL or self.draining:
+                return
+            fence = claimed.row.fence
+
+    async def _drive_of(self, key: ExecutionKey, flow: AnyFlow, claimed: Claimed) -> Drive:
+        state = fold(claimed.events)
+        more = claimed.more
+        while more:
+            page = await self._journal.read(key, first=state.last_seq + 1)
+            fold(page, state)
+            more = bool(page) and state.last_seq < claimed.row.last_seq
+        return Drive(
+            self._home,
+            key,
+            flow,
+            state,
+            fence=claimed.row.fence,
+            attempt=claimed.row.attempt,
+            start=None if claimed.start is None else _decode_start(claimed.start),
+            mail=claimed.inbox,
+            now=claimed.now,
+        )
+
+    async def _run(
+        self, drive: Drive, flow: AnyFlow, hand: Hand
+    ) -> tuple[DriveEnd, LoomError | None]:
+        hand.driving(drive)
+        if self.draining:
+            drive.give_back()
+        try:
+            end = await drive.run()
+        finally:
+            hand.driving(None)
+        if end in (DriveEnd.COMPLETED, DriveEnd.FAILED, DriveEnd.CANCELLED):
+            self._home.around.metrics.execution_finished(flow.name, end.value, drive.age)
+        match end:
+            case DriveEnd.IDLE:
+                self._give_back.add(drive.key, None)
+            case DriveEnd.GIVEN_BACK:
+                self._give_back.add(drive.key, 0.0)
+            case DriveEnd.MISMATCH:
+                self._give_back.add(drive.key, self._mismatch_delay)
+            case DriveEnd.REFUSED:
+                self._note_loss(drive.key, drive.refusal)
+            case _:
+                pass
+        return end, drive.refusal
+
+    # ---- refusals -------------------------------------------------------------------
+
+    def _note_refusal(self, key: ExecutionKey, error: LoomError | None, settled: Once) -> None:
+        """A claim was refused: whoever holds the execution goes on with it (F5)."""
+        if isinstance(error, StorageWriteError | JournalUnreachableError):
+            _log.warning("execution.claim_failed", execution_id=key.execution_id, error=str(error))
+            settled.done(requeue=True)
+        else:
+            self._home.around.metrics.superseded("claim")
+            _log.debug("attempt.superseded", execution_id=key.execution_id, why=str(error))
+
+    def _note_loss(self, key: ExecutionKey, error: LoomError | None) -> None:
+        """An append was refused in the middle of an attempt."""
+        if isinstance(error, ExecutionAlreadyExistsError | StartFencedOutError):
+            self._home.around.metrics.superseded("start")  # a package that came twice, most likely
+            _log.debug("attempt.superseded", execution_id=key.execution_id, why=str(error))
+            return
+        if is_superseded_refusal(error, key.execution_id):
+            self._home.around.metrics.superseded("append")
+            _log.info("attempt.superseded", execution_id=key.execution_id, why=str(error))
+            return
+        _log.error("execution.write_failed", execution_id=key.execution_id, error=str(error))
+        if isinstance(error, JournalError | JournalUnreachableError):
+            self._give_back.add(key, 1.0)
+
+
+def _names(package: Package) -> dict[str, str]:
+    return {
+        "tenant": package.tenant,
+        "execution_id": package.execution_id,
+        "flow": package.flow,
+        "version": package.version,
+    }
