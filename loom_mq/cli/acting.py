@@ -100,8 +100,8 @@ async def _start_in_journal(reach: Reach, item: StartItem, *, wait: bool) -> Exi
         [verdict] = await journal.admit([admission])
         if not verdict.created and not verdict.same:
             raise conflict(admission.key, verdict.row.flow)
+        await note_if_alone(reach, journal)
         if not wait:
-            await note_if_alone(reach, journal)
             return _tell_started(reach, item, verdict.created)
         ended = await _ended(reach, journal, admission.key, wait=True)
     return _tell_outcome(reach, item.id, ended)

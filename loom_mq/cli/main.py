@@ -139,9 +139,6 @@ def run(arguments: Sequence[str]) -> int:
     ordered = hoisted(arguments)
     # for errors that come before the options are read
     screen = _screen(json="--json" in ordered, no_color="--no-color" in ordered)
-    configure_logging(
-        service="loom", worker="loom", level=LogLevel.ERROR, log_format=LogFormat.CONSOLE
-    )
     command = typer.main.get_command(app)
     try:
         code = command.main(args=ordered, prog_name="loom", standalone_mode=False)
@@ -171,6 +168,9 @@ def main() -> NoReturn:
         # a terminal that cannot show a letter must not end the command
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="backslashreplace")
+    configure_logging(
+        service="loom", worker="loom", level=LogLevel.ERROR, log_format=LogFormat.CONSOLE
+    )
     leave(run(sys.argv[1:]))
 
 

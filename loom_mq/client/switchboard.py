@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
+from itertools import chain, repeat
 from weakref import WeakValueDictionary
 
 import structlog
@@ -215,21 +216,18 @@ class Switchboard:
         too_late: str,
         execution_id: str,
     ) -> ReplyItem:
-        loop = asyncio.get_running_loop()
-        deadline = loop.time() + timeout
-        future: Reply = loop.create_future()
+        future: Reply = asyncio.get_running_loop().create_future()
         self._requests[correlation] = future
         try:
-            turn = 0
-            while True:
-                await publish()
-                pause = ASK_AGAIN[min(turn, len(ASK_AGAIN) - 1)]
-                await asyncio.wait([future], timeout=max(0.0, min(pause, deadline - loop.time())))
-                if future.done():
-                    return future.result()
-                if loop.time() >= deadline:
-                    raise WaitTimeoutError(too_late, execution_id=execution_id)
-                turn += 1
+            async with asyncio.timeout(timeout):
+                for pause in chain(ASK_AGAIN, repeat(ASK_AGAIN[-1])):
+                    await publish()
+                    await asyncio.wait([future], timeout=pause)
+                    if future.done():
+                        break
+            return future.result()
+        except TimeoutError as error:
+            raise WaitTimeoutError(too_late, execution_id=execution_id) from error
         finally:
             del self._requests[correlation]
 

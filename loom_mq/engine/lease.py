@@ -29,6 +29,8 @@ from loom_mq.observe.metrics import Metrics
 
 RENEWALS_PER_LEASE: Final = 3
 _SHORTEST_ATTEMPT: Final = 0.5
+_FIRST_ATTEMPT: Final = 10.0
+"""Nothing is held yet that could lapse, so a slow disk may take its time."""
 _LONGEST_RETRY_PAUSE: Final = 1.0
 _GOODBYE: Final = 1.0
 """Seconds for ending the lease in the journal, and for closing its connection."""
@@ -171,7 +173,7 @@ class LeaseKeeper:
         self._ending = asyncio.Event()
         try:
             try:
-                held = await self._renew()
+                held = await self._renew(max(self._ttl, _FIRST_ATTEMPT))
             except Exception as error:  # whatever it is belongs to the one who called start
                 self._post(self._refuse_start, _telling(error))
                 return
@@ -198,7 +200,7 @@ class LeaseKeeper:
 
     async def _renew_patiently(self) -> bool:
         try:
-            return await self._renew()
+            return await self._renew(max(self._ttl / RENEWALS_PER_LEASE, _SHORTEST_ATTEMPT))
         except Exception as error:  # the lease outlives every error of its storage
             telling = _telling(error)
             self._problem = str(telling)
@@ -218,8 +220,8 @@ class LeaseKeeper:
                 self._lose("not renewed in time")
             return False
 
-    async def _renew(self) -> bool:
-        async with asyncio.timeout(max(self._ttl / RENEWALS_PER_LEASE, _SHORTEST_ATTEMPT)):
+    async def _renew(self, within: float) -> bool:
+        async with asyncio.timeout(within):
             if self._session is None:
                 self._session = await self._journal.lease(self._record, self._ttl)
             sent = self._clock.monotonic()

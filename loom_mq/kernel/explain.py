@@ -357,8 +357,14 @@ def _overdue(row: ExecutionRow, wake_at: int, fleet: _Fleet) -> Reason:
         )
     if not fleet.serving(row.queue):
         return _unheld(row, fleet, late)
+    again = ""
+    if row.hint_at is not None and row.hint_at > fleet.now:
+        again = f"; it is sent to a worker again in {fleet.ahead(row.hint_at)}"
     return Reason(
-        ReasonCode.TIMER_OVERDUE, f"{late} and has not gone on yet.", wake_at, "loom workers"
+        ReasonCode.TIMER_OVERDUE,
+        f"{late} and has not gone on yet{again}.",
+        wake_at,
+        "loom workers",
     )
 
 

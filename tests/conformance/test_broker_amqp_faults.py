@@ -35,6 +35,7 @@ from tests.support.amqp_lab import (
     Stopwatch,
     all_lost,
     healthy,
+    registered,
     unhealthy,
 )
 from tests.support.proxy import Proxy
@@ -102,9 +103,8 @@ async def test_a_queue_deleted_under_its_consumer_is_made_again(lab: Lab) -> Non
     await broker.consume(WORK, inbox, prefetch=3)
     for number in range(3):
         await lab.server.delete_queue(lab.vhost, WORK.name)
-        await unhealthy(broker)
         with Stopwatch(3):
-            await healthy(broker)
+            await registered(broker, number + 2)
         await send(broker, [letter(number)])
         delivery = await inbox.take()
         assert delivery.body == str(number).encode()
@@ -181,7 +181,7 @@ async def test_a_killed_channel_is_replaced(lab: Lab) -> None:
     await broker.consume(WORK, inbox, prefetch=3)
     for number in range(5):
         await lab.server.evaluate("[exit(P, kill) || P <- rabbit_channel:list_local()]")
-        await unhealthy(broker)
+        await all_lost(broker, number + 1)
         await healthy(broker)
         await send(broker, [letter(number)])
         (await inbox.take()).ack()

@@ -44,7 +44,7 @@ async def rig(path: Path) -> AsyncIterator[Rig]:
 async def test_second_engine_is_refused(path: Path, rig: Rig) -> None:
     """C97: with a message that says what to do; looking on is allowed."""
     key = await rig.started()
-    with pytest.raises(ConfigurationError, match="in use by another engine .*exclusive=False"):
+    with pytest.raises(ConfigurationError, match=r"in use by another engine .*exclusive=False"):
         async with SqliteJournal(path):
             pass
     async with SqliteJournal(path, exclusive=False) as onlooker:
@@ -118,7 +118,7 @@ async def test_newer_schema_is_refused(path: Path) -> None:
         db.execute("UPDATE meta SET value = '999' WHERE name = 'schema_version'")
     db.close()
     for exclusive in (True, False):
-        with pytest.raises(SchemaVersionError, match="schema 999 .*newer release"):
+        with pytest.raises(SchemaVersionError, match=r"schema 999 .*newer release"):
             async with SqliteJournal(path, exclusive=exclusive):
                 pass
 
@@ -156,11 +156,16 @@ class OtherProcess:
 
     def __init__(self, path: Path) -> None:
         self._db = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+        self._timer = threading.Timer(0.0, self.rests)
 
-    def writes(self, seconds: float) -> None:
-        """Hold the write lock, and give it up after a while."""
+    def writes(self) -> None:
+        """Hold the write lock."""
         self._db.execute("BEGIN IMMEDIATE")
-        threading.Timer(seconds, self.rests).start()
+
+    def rests_after(self, seconds: float) -> None:
+        """Give up what is held after a while."""
+        self._timer = threading.Timer(seconds, self.rests)
+        self._timer.start()
 
     def reads(self) -> None:
         """Hold a read transaction, as a backup tool does."""
@@ -171,6 +176,8 @@ class OtherProcess:
         self._db.execute("ROLLBACK")
 
     def close(self) -> None:
+        if self._timer.ident is not None:
+            self._timer.join()
         self._db.close()
 
 
@@ -179,7 +186,8 @@ async def test_writes_wait_for_another_writer(path: Path, rig: Rig) -> None:
     key = await rig.started()
     other = OtherProcess(path)
     for seq in range(1, 4):
-        other.writes(0.7)
+        other.writes()
+        other.rests_after(0.7)
         accepted(await rig.append(key, events(seq)))
     other.close()
     assert len(await rig.log(key)) == 4
@@ -189,7 +197,7 @@ async def test_reads_never_wait_behind_a_writer(path: Path, rig: Rig) -> None:
     """C97: not behind another process, and not behind our own write that waits for it."""
     key = await rig.started()
     other = OtherProcess(path)
-    other.writes(5.0)
+    other.writes()
     writing = asyncio.create_task(rig.append(key, events(1)))
     async with asyncio.timeout(2.0):
         for _ in range(20):
@@ -207,7 +215,7 @@ async def test_patience_with_another_writer_ends(path: Path) -> None:
         rig = Rig(Stores(journal, journal))
         key = await rig.started()
         other = OtherProcess(path)
-        other.writes(LONG)
+        other.writes()
         with pytest.raises(JournalUnreachableError, match=r"busy for 0\.2 s") as caught:
             await rig.append(key, events(1))
         assert "locked" not in str(caught.value)
@@ -263,9 +271,13 @@ async def test_full_disk_is_told_with_its_cause(path: Path, rig: Rig) -> None:
         db.execute(f"PRAGMA max_page_count = {pages}").fetchall()
 
     await writer.write(limit, 60)
-    with pytest.raises(StorageWriteError, match="full") as caught:
+
+    async def fill() -> None:
         for seq in range(1, 10):
             accepted(await rig.append(key, events(seq, payload=b"x" * 100_000)))
+
+    with pytest.raises(StorageWriteError, match="full") as caught:
+        await fill()
     assert isinstance(caught.value.__cause__, sqlite3.OperationalError)
     written = len(await rig.log(key))
     assert (await rig.row(key)).last_seq == written - 1

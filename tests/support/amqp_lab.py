@@ -13,7 +13,7 @@ from loom_mq.testing.conformance.broker_support import (
 )
 from loom_mq.testing.servers import RabbitServer
 
-TIMEOUT = 2.0
+TIMEOUT = 3.0
 IDLE = Queue("kit.idle", QueueKind.SHARED)
 
 
@@ -62,13 +62,22 @@ async def unhealthy(broker: AmqpBroker) -> None:
     await eventually(reached, "the loss is noticed")
 
 
-async def all_lost(broker: AmqpBroker) -> None:
-    """Wait until both connections were lost once, one of which may be back already."""
+async def all_lost(broker: AmqpBroker, times: int = 1) -> None:
+    """Wait until both connections were lost, one of which may be back already."""
 
     async def reached() -> bool:
-        return broker.counts().connections_lost == 2
+        return broker.counts().connections_lost >= 2 * times
 
     await eventually(reached, "the loss of both connections is noticed")
+
+
+async def registered(broker: AmqpBroker, times: int) -> None:
+    """Wait until consumers have registered so many times in all."""
+
+    async def reached() -> bool:
+        return broker.counts().consume.registered >= times
+
+    await eventually(reached, f"{times} registrations")
 
 
 class Stopwatch:

@@ -16,7 +16,7 @@ from loom_mq.journal.postgres.rows import (
     pack_waiter,
     unpack_item,
 )
-from loom_mq.journal.postgres.store import Store, micros
+from loom_mq.journal.postgres.store import Store, loads, micros
 from loom_mq.journal.requests import CLAIM_PAGE, DeliverVerdict, ListQuery, WatchVerdict
 from loom_mq.model.events import Envelope
 from loom_mq.model.execution import ExecutionKey, ExecutionRow, InboxItem, Status, Waiter
@@ -73,6 +73,14 @@ class PostgresReads(Store):
         self, items: Sequence[InboxItem], resend_after: float = 5.0
     ) -> list[DeliverVerdict]:
         """Put items in inboxes (K7, K13); an id that was taken is a duplicate, too."""
+        answers: list[DeliverVerdict] = []
+        for places in loads(range(len(items)), [len(each.payload) for each in items]):
+            answers += await self._deliver([items[place] for place in places], resend_after)
+        return answers
+
+    async def _deliver(
+        self, items: Sequence[InboxItem], resend_after: float
+    ) -> list[DeliverVerdict]:
         if not items:
             return []
         statement = self._sql.call("deliver_v1", 6, "item, fresh, (execution).*")

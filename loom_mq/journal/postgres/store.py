@@ -50,6 +50,10 @@ class Store:
         return (await self._write_rows(statement, *arguments))[0]
 
 
+BATCH_BYTES: Final = 8_000_000
+"""Payload sent in one call: a batch of large ones goes in several."""
+
+
 def micros(seconds: float) -> int:
     """Seconds as the journal counts them."""
     return int(seconds * MICROS)
@@ -72,4 +76,22 @@ def waves(keys: Sequence[ExecutionKey]) -> list[list[int]]:
         if nth == len(found):
             found.append([])
         found[nth].append(place)
+    return found
+
+
+def loads(places: Sequence[int], sizes: Sequence[int]) -> list[list[int]]:
+    """The places of a wave, cut where their payload gets too much for one call.
+
+    Args:
+        places: in rising order of their keys.
+        sizes: bytes by place.
+    """
+    found: list[list[int]] = [[]]
+    carried = 0
+    for place in places:
+        if found[-1] and carried + sizes[place] > BATCH_BYTES:
+            found.append([])
+            carried = 0
+        found[-1].append(place)
+        carried += sizes[place]
     return found

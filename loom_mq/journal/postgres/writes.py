@@ -17,7 +17,7 @@ from loom_mq.journal.postgres.rows import (
     unpack_item,
     unpack_waiters,
 )
-from loom_mq.journal.postgres.store import Store, micros, waves
+from loom_mq.journal.postgres.store import Store, loads, micros, waves
 from loom_mq.journal.requests import (
     CLAIM_PAGE,
     Admission,
@@ -44,9 +44,11 @@ class PostgresWrites(Store):
     async def admit(self, admissions: Sequence[Admission]) -> list[AdmitVerdict]:
         """Create pending executions; the same id twice is one execution (F2)."""
         answers: dict[int, AdmitVerdict] = {}
-        for places in waves([each.key for each in admissions]):
-            found = await self._admit([admissions[place] for place in places])
-            answers.update(zip(places, found, strict=True))
+        sizes = [len(each.start) for each in admissions]
+        for wave in waves([each.key for each in admissions]):
+            for places in loads(wave, sizes):
+                found = await self._admit([admissions[place] for place in places])
+                answers.update(zip(places, found, strict=True))
         return [answers[place] for place in range(len(admissions))]
 
     async def _admit(self, batch: Sequence[Admission]) -> list[AdmitVerdict]:
@@ -72,8 +74,10 @@ class PostgresWrites(Store):
     async def append(self, appends: Sequence[Append]) -> list[AppendVerdict]:
         """Append under fence and sequence (J2, J3, J4)."""
         answers: dict[int, AppendVerdict] = {}
-        for places in waves([each.key for each in appends]):
-            answers.update(await self._append({place: appends[place] for place in places}))
+        sizes = [sum(len(event.payload) for event in each.events) for each in appends]
+        for wave in waves([each.key for each in appends]):
+            for places in loads(wave, sizes):
+                answers.update(await self._append({place: appends[place] for place in places}))
         return [answers[place] for place in range(len(appends))]
 
     async def _append(self, batch: dict[int, Append]) -> dict[int, AppendVerdict]:

@@ -5,7 +5,13 @@ SELECT loom.now_v1()
 
 -- What stands in the database, if anything does. Both give NULL where there is no journal.
 -- name: meta_exists
-SELECT to_regclass('loom.meta') IS NOT NULL
+-- Reads the catalog's tables and not its cache: a name that was once looked up in vain
+-- stays unknown to a session's cache while it waits for another process's migration.
+SELECT EXISTS (
+    SELECT FROM pg_catalog.pg_class AS c
+    JOIN pg_catalog.pg_namespace AS n ON n.oid = c.relnamespace
+    WHERE quote_ident(n.nspname) || '.meta' = replace('loom.meta', '"', '')
+)
 
 -- Index: meta_pkey.
 -- name: read_meta

@@ -82,8 +82,8 @@ BEGIN
 END
 $$;
 
--- The appends that hold a page of a log; the client cuts off what sticks out.
--- Indexes: executions_pkey, events_pkey.
+-- The appends that hold a page of a log; the client cuts off what sticks out. After 8 MB of
+-- them the page ends early, at its far end. Indexes: executions_pkey, events_pkey.
 CREATE OR REPLACE FUNCTION loom.read_v1(
     p_tenant text, p_id text, p_first bigint, p_limit bigint, p_newest boolean,
     OUT last_seq bigint, OUT bodies bytea[]
@@ -103,15 +103,22 @@ BEGIN
     END IF;
     v_high := least(v_low + p_limit - 1, last_seq);
     bodies := ARRAY(
-        SELECT v.body FROM loom.events AS v
-        WHERE v.tenant = p_tenant AND v.execution_id = p_id
-            AND v.seq <= v_high AND v.last_seq >= v_low
-            AND v.seq >= coalesce((
-                SELECT f.seq FROM loom.events AS f
-                WHERE f.tenant = p_tenant AND f.execution_id = p_id AND f.seq <= v_low
-                ORDER BY f.seq DESC LIMIT 1
-            ), 0)
-        ORDER BY v.seq
+        SELECT s.body FROM (
+            SELECT v.seq, v.body,
+                sum(octet_length(v.body)) OVER (
+                    ORDER BY CASE WHEN p_newest THEN -v.seq ELSE v.seq END
+                ) - octet_length(v.body) AS sent
+            FROM loom.events AS v
+            WHERE v.tenant = p_tenant AND v.execution_id = p_id
+                AND v.seq <= v_high AND v.last_seq >= v_low
+                AND v.seq >= coalesce((
+                    SELECT f.seq FROM loom.events AS f
+                    WHERE f.tenant = p_tenant AND f.execution_id = p_id AND f.seq <= v_low
+                    ORDER BY f.seq DESC LIMIT 1
+                ), 0)
+        ) AS s
+        WHERE s.sent < 8000000
+        ORDER BY s.seq
     );
 END
 $$;

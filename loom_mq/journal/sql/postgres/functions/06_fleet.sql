@@ -7,7 +7,9 @@ RETURN hashtextextended('loom.workers'::regclass::oid::text || '/' || p_owner, 0
 -- Forget lapsed leases that no execution names. Indexes: workers_pkey, executions_owned.
 CREATE OR REPLACE FUNCTION loom.forget_workers_v1(p_now bigint) RETURNS void
 LANGUAGE plpgsql VOLATILE
+SET enable_seqscan = off SET enable_bitmapscan = off
 SET enable_hashjoin = off SET enable_mergejoin = off
+SET plan_cache_mode = force_generic_plan
 AS $$
 BEGIN
     DELETE FROM loom.workers WHERE owner IN (
@@ -63,6 +65,9 @@ SET plan_cache_mode = force_generic_plan
 AS $$
 #variable_conflict use_column
 BEGIN
+    -- A lease is worth nothing after a crash of the server, so it does not wait for the
+    -- disk: a stall there must not make the living look dead.
+    SET LOCAL synchronous_commit = off;
     guarded := CASE WHEN p_guard THEN pg_try_advisory_lock(loom.lease_key_v1(p_owner)) END;
     moment := loom.now_v1();
     UPDATE loom.workers AS w SET
@@ -120,7 +125,7 @@ DECLARE
     v_here_since bigint;
 BEGIN
     SELECT * INTO v_worker FROM loom.workers AS w WHERE w.owner = p_owner;
-    IF v_worker IS NULL OR v_worker.lease_until <= v_now THEN
+    IF NOT FOUND OR v_worker.lease_until <= v_now THEN
         RETURN true;
     END IF;
     SELECT extract(epoch FROM a.backend_start) * 1000000 INTO v_here_since
