@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import shlex
 import sys
@@ -64,6 +65,7 @@ def dev(
     Ctrl-C finishes what is in hand. Killing it loses nothing: started again on the same
     file it goes on where every execution was.
     """
+    logging.disable(logging.NOTSET)
     sys.path.insert(0, os.getcwd())
     registry = load([place])
     first = None if start is None else _first(registry, start, value, execution_id)

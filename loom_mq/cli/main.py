@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 import traceback
@@ -169,8 +170,11 @@ def main() -> NoReturn:
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="backslashreplace")
     configure_logging(
-        service="loom", worker="loom", level=LogLevel.ERROR, log_format=LogFormat.CONSOLE
+        service="loom", worker="loom", level=LogLevel.WARNING, log_format=LogFormat.CONSOLE
     )
+    # an error is one sentence, and what libraries have to say about it is none of them;
+    # `loom dev` lets them speak again
+    logging.disable(logging.CRITICAL)
     leave(run(sys.argv[1:]))
 
 

@@ -18,7 +18,7 @@ from loom_mq.ids import check_id
 from loom_mq.model.execution import ExecutionKey, Status
 from loom_mq.model.messages import ControlItem, ControlOp, ReplyItem
 
-T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
 
 
 class ExecutionState(msgspec.Struct, frozen=True, kw_only=True):
@@ -53,7 +53,7 @@ class Answered(enum.StrEnum):
     """It is durable and waits for its gate to open, or for a worker to take it."""
 
 
-class Handle(Generic[T]):
+class Handle(Generic[T_co]):
     """One execution, seen from outside. Made by `Client`."""
 
     def __init__(
@@ -75,7 +75,7 @@ class Handle(Generic[T]):
     def __repr__(self) -> str:
         return f"<handle of execution {self.id!r}>"
 
-    async def result(self, *, timeout: float | None = None) -> T:
+    async def result(self, *, timeout: float | None = None) -> T_co:
         """Wait for the end and return what the flow returned.
 
         Args:
@@ -95,7 +95,7 @@ class Handle(Generic[T]):
             self._key, self._outcome, timeout, ask_first=ask_first
         )
         if outcome.status is Status.COMPLETED:
-            return cast("T", self._codec.decode(outcome.result or b""))
+            return cast("T_co", self._codec.decode(outcome.result or b""))
         if outcome.status is Status.CANCELLED:
             raise ExecutionCancelledError(
                 f"execution {self.id!r} was cancelled: {outcome.reason or 'no reason given'}",

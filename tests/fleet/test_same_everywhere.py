@@ -223,4 +223,4 @@ async def test_c108_a_client_says_which_loop_it_belongs_to(client: loom.Client) 
 
 async def test_an_input_that_the_flow_does_not_take(client: loom.Client) -> None:
     with pytest.raises(InputError, match="takes no input"):
-        await client.start(dozing, 1)  # type: ignore[call-overload]  # wrong on purpose
+        await client.start(dozing, 1)  # type: ignore[misc]  # wrong on purpose

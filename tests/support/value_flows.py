@@ -153,7 +153,8 @@ async def twice_untyped(ctx: loom.Context, name: str) -> list[str]:
 
 @loom.flow
 async def twice_typed(ctx: loom.Context) -> list[str]:
-    first = described(await ctx.run(typed))
+    made = await ctx.run(typed)
+    first = described(made)
     noted = await ctx.decide("first", lambda: first)
     await ctx.sleep(0.001)
     return [noted, first, described(Everything())]

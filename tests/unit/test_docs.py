@@ -4,23 +4,35 @@ from __future__ import annotations
 
 import ast
 import asyncio
+import importlib.util
 import re
+import shlex
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
 import pytest
+import typer
 
 import loom_mq as loom
 from loom_mq import errors
+from loom_mq.cli.main import app
 from loom_mq.flows.registry import load
 from loom_mq.model.messages import ControlItem, ReplyItem, StartItem
+from loom_mq.observe.metrics import Metrics
 from loom_mq.runtime.embedded import Embedded
+from loom_mq.runtime.environment import describe
+from loom_mq.runtime.settings import SETTINGS_OF_ROLE
 from tests.support.house import until
 
 ROOT = Path(__file__).parents[2]
 README = ROOT / "README.md"
+LOOM = {
+    name: {option for parameter in command.params for option in parameter.opts}
+    for name, command in vars(typer.main.get_command(app))["commands"].items()
+}
+GLOBAL = {option for parameter in typer.main.get_command(app).params for option in parameter.opts}
 DOCS = ROOT / "docs"
 PAGES = sorted([README, ROOT / "CHANGELOG.md", *DOCS.rglob("*.md"), *ROOT.glob("benchmarks/*.md")])
 HELLO = ROOT / "examples" / "hello.py"
@@ -80,6 +92,38 @@ def test_nothing_is_of_this_machine(page: Path) -> None:
 def test_python_can_be_read(page: Path) -> None:
     for text in blocks(page, "python"):
         compile(text, page_id(page), "exec", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=page_id)
+def test_commands_exist(page: Path) -> None:
+    """Every command of `loom`, target of `make` and module that a page tells to run."""
+    makefile = (ROOT / "Makefile").read_text()
+    for line in "\n".join(blocks(page, "sh")).splitlines():
+        words = shlex.split(line, comments=True)
+        while words and re.match(r"^[A-Z_]+=", words[0]):
+            del words[0]
+        if words[:1] == ["loom"]:
+            assert words[1] in LOOM, line
+            options = {word for word in words if word.startswith("--")}
+            assert options <= LOOM[words[1]] | GLOBAL, line
+        elif words[:1] == ["make"]:
+            assert re.search(rf"^{words[1]}:", makefile, re.MULTILINE), line
+        elif words[:2] == ["python", "-m"]:
+            assert importlib.util.find_spec(words[2]) is not None, line
+
+
+@pytest.mark.parametrize("page", PAGES, ids=page_id)
+def test_settings_and_metrics_exist(page: Path) -> None:
+    text = page.read_text()
+    known = {setting.variable for kind in SETTINGS_OF_ROLE.values() for setting in describe(kind)}
+    # the project's own tools have variables too, which no process of the fleet reads
+    told = set(re.findall(r"\b(LOOM_[A-Z_]*[A-Z])\b", text)) - set(
+        re.findall(r"\bLOOM_(?:TEST|BENCH)_[A-Z_]+\b", text)
+    )
+    assert told <= known
+    shown = set(re.findall(r"^# TYPE (\w+) ", Metrics(version="0").render().decode(), re.MULTILINE))
+    metrics = set(re.findall(r"`(loom_(?!mq)\w+)`", text))
+    assert metrics <= shown | {f"{name}_total" for name in shown}
 
 
 # ---- errors ---------------------------------------------------------------------------------

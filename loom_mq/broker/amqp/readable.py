@@ -16,6 +16,7 @@ from pamqp.frame import unmarshal
 UNREADABLE: Final = 255
 """Stands as the delivery mode of a message whose properties could not be read."""
 
+_PIECE: Final = 256 * 1024
 _METHOD_FRAME: Final = 1
 _HEADER_FRAME: Final = 2
 _BASIC_DELIVER: Final = b"\x00\x3c\x00\x3c"
@@ -29,12 +30,17 @@ _FRAME_END: Final = b"\xce"
 class ReadableFrames:
     """What the client library's frame reader reads from: type, size, payload, in three steps.
 
+    It takes bytes from the socket in large pieces and cuts them itself, which is quicker
+    than the three reads per frame that the library would make.
+
     Args:
         reader: the socket's reader.
     """
 
     def __init__(self, reader: asyncio.StreamReader) -> None:
         self._reader = reader
+        self._bytes = b""
+        self._at = 0
         self._head = b""
 
     @classmethod
@@ -44,15 +50,21 @@ class ReadableFrames:
 
     def at_eof(self) -> bool:
         """Whether nothing more will come."""
-        return self._reader.at_eof()
+        return self._at >= len(self._bytes) and self._reader.at_eof()
 
     async def read(self, count: int = -1) -> bytes:
         """Bytes as they come; used only before a broken connection is given up."""
-        return await self._reader.read(count)
+        rest, self._bytes, self._at = self._bytes[self._at :], b"", 0
+        return rest or await self._reader.read(count)
 
     async def readexactly(self, count: int) -> bytes:
         """The next bytes, mended if they are an unreadable payload."""
-        data = await self._reader.readexactly(count)
+        start = self._at
+        if len(self._bytes) - start < count:
+            await self._more(count)
+            start = 0
+        self._at = start + count
+        data = self._bytes[start : self._at]
         head = self._head
         if len(head) < 7:
             self._head = head + data
@@ -63,6 +75,18 @@ class ReadableFrames:
         if head[0] == _METHOD_FRAME and data.startswith(_BASIC_DELIVER) and not data[:-1].isascii():
             return _readable_deliver(head, data)
         return data
+
+    async def _more(self, count: int) -> None:
+        """Have at least `count` bytes, from the start on."""
+        parts = [self._bytes[self._at :]]
+        size = len(parts[0])
+        while size < count:
+            part = await self._reader.read(_PIECE)
+            if not part:
+                raise asyncio.IncompleteReadError(b"".join(parts), count)
+            parts.append(part)
+            size += len(part)
+        self._bytes, self._at = b"".join(parts), 0
 
 
 def _readable_header(head: bytes, payload: bytes) -> bytes:
