@@ -42,7 +42,7 @@
     ├── OutcomeError                    how an execution ended, told to who waits
     │   ├── ExecutionFailedError
     │   └── ExecutionCancelledError
-    └── WaitTimeoutError
+    └── WaitTimeoutError                also a TimeoutError
 
 Codes never change once released; messages may. `error_from_code` rebuilds an
 error that crossed the wire.
@@ -406,7 +406,7 @@ class ExecutionCancelledError(OutcomeError):
     code = "execution-cancelled"
 
 
-class WaitTimeoutError(LoomError):
+class WaitTimeoutError(LoomError, TimeoutError):
     """The execution did not end within the time that the caller gave."""
 
     code = "wait-timeout"

@@ -168,8 +168,9 @@ def epilogue(stage: Stage, folder: Path, proof: Proof, seconds: float, order: st
     else:
         stage.say(f"Proven in {seconds:.1f} s: nothing was lost, nothing done ran again.")
     journal = f"--journal {shlex.quote(f'sqlite:///{folder / JOURNAL}')}"
-    loom = shlex.quote(beside_python("loom"))
-    python = shlex.quote(beside_python(Path(sys.executable).name))
+    python = from_here(Path(sys.executable))
+    script = Path(sys.executable).with_name("loom")
+    loom = from_here(script) if script.exists() else f"{python} -m loom_mq.cli"
     stage.say(f"\nLook closer; everything is in {folder}:")
     stage.say(f"  {loom} list {journal}")
     stage.say(f"  {loom} show {order} {journal}")
@@ -178,10 +179,11 @@ def epilogue(stage: Stage, folder: Path, proof: Proof, seconds: float, order: st
     stage.say(f"  {python} -m examples.orders.proof {shlex.quote(str(folder))}")
 
 
-def beside_python(name: str) -> str:
+def from_here(path: Path) -> str:
     """A program of this environment, as it is called from the present folder."""
-    path = Path(sys.executable).parent / name
-    return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else str(path)
+    return shlex.quote(
+        str(path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path)
+    )
 
 
 async def play(folder: Path, number: int) -> int:

@@ -18,9 +18,10 @@ from loom_mq.broker.topology import presence_token
 from loom_mq.codec.wire import encode
 from loom_mq.model.messages import MESSAGE_VERSION, TokenMessage
 
-REFRESH_SECONDS: Final = 300.0
-"""How often to call `PresenceToken.refresh`: well within the 30 minutes after which
-RabbitMQ closes the channel of an unacknowledged message."""
+REFRESH_SECONDS: Final = 10.0
+"""How often to call `PresenceToken.refresh`: the longest time without a token after a
+reconnect, and well within the 30 minutes after which RabbitMQ closes the channel of an
+unacknowledged message."""
 
 _ARRIVAL_SECONDS: Final = 10.0
 _PREFETCH: Final = 2

@@ -7,7 +7,7 @@ the journal is what remembers (a lost hint is sent again by a sweep).
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Generic, TypeVar
 
 from loom_mq.broker.protocol import Broker, Outgoing
@@ -15,6 +15,11 @@ from loom_mq.errors import BrokerError
 from loom_mq.lane import Lane
 
 T = TypeVar("T")
+
+MESSAGE_WEIGHT = 4 * 1024 * 1024
+"""Bytes after which a message takes no further item; well under any broker's limit."""
+WINDOWS = 4
+"""Windows of confirms under way at once."""
 
 Pack = Callable[[str, Sequence[T]], Outgoing]
 
@@ -25,18 +30,19 @@ class GroupedSender(Generic[T]):
     Args:
         broker: where to.
         pack: makes one message of items for one queue.
+        weigh: bytes that an item takes, nearly.
         per_message: items per message at most.
-        max_inflight: windows of confirms under way at once.
     """
 
     def __init__(
-        self, broker: Broker, pack: Pack[T], *, per_message: int, max_inflight: int = 4
+        self, broker: Broker, pack: Pack[T], weigh: Callable[[T], int], *, per_message: int
     ) -> None:
         self._broker = broker
         self._pack = pack
+        self._weigh = weigh
         self._per_message = per_message
         self._lane: Lane[tuple[str, T], BrokerError | None] = Lane(
-            self._flush, max_batch=2000, max_inflight=max_inflight, settle_ticks=1
+            self._flush, max_batch=2000, max_inflight=WINDOWS, settle_ticks=1
         )
 
     def send(self, queue: str, item: T) -> asyncio.Future[BrokerError | None]:
@@ -56,9 +62,9 @@ class GroupedSender(Generic[T]):
         for index, (queue, _item) in enumerate(items):
             by_queue.setdefault(queue, []).append(index)
         groups = [
-            (queue, indexes[start : start + self._per_message])
+            (queue, group)
             for queue, indexes in by_queue.items()
-            for start in range(0, len(indexes), self._per_message)
+            for group in self._cut(indexes, items)
         ]
         verdicts = await self._broker.publish(
             [self._pack(queue, [items[index][1] for index in group]) for queue, group in groups]
@@ -68,3 +74,17 @@ class GroupedSender(Generic[T]):
             for index in group:
                 answers[index] = verdict
         return answers
+
+    def _cut(self, indexes: Sequence[int], items: Sequence[tuple[str, T]]) -> Iterator[list[int]]:
+        """Parts that fit a message by number and by weight; one item is always taken."""
+        part: list[int] = []
+        weight = 0
+        for index in indexes:
+            more = self._weigh(items[index][1])
+            if part and (len(part) == self._per_message or weight + more > MESSAGE_WEIGHT):
+                yield part
+                part, weight = [], 0
+            part.append(index)
+            weight += more
+        if part:
+            yield part

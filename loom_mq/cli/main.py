@@ -143,6 +143,7 @@ def run(arguments: Sequence[str]) -> int:
     command = typer.main.get_command(app)
     try:
         code = command.main(args=ordered, prog_name="loom", standalone_mode=False)
+        sys.stdout.flush()
     except LoomError as error:
         return screen.loom_error(error)
     except typer.TyperException as error:
@@ -150,8 +151,9 @@ def run(arguments: Sequence[str]) -> int:
         return Exit.USAGE
     except (KeyboardInterrupt, typer.Abort):
         return Exit.INTERRUPTED
-    except BrokenPipeError:
-        # whoever read has seen enough; Python must not complain at its end either
+    except (BrokenPipeError, SystemExit):
+        # whoever read has seen enough (the parser makes its own exit of that); Python must
+        # not complain at its end either
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return Exit.DONE
     except Exception as error:  # a traceback helps nobody who types commands

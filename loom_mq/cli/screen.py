@@ -7,17 +7,20 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from typing import Final
 
 import msgspec
-from rich.cells import cell_len
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
 from loom_mq.cli.exits import exit_of, hint_of
 from loom_mq.cli.text import json_text, plain, visible
 from loom_mq.errors import LoomError
 from loom_mq.observe.redaction import redactor
+
+_NARROWEST: Final = 5
+"""Columns that are left of a cell, however narrow the terminal is."""
+_GAP: Final = "  "
 
 Cell = str | Text
 Item = dict[str, object]
@@ -107,28 +110,42 @@ class Screen:
         return exit_of(error)
 
     def _console(self) -> Console:
-        return Console(highlight=False, markup=False, emoji=False, no_color=not self._color)
+        return Console(
+            highlight=False,
+            markup=False,
+            emoji=False,
+            color_system="auto" if self._color else None,
+        )
 
     def _table(self, columns: tuple[str, ...], rows: Sequence[tuple[Cell, ...]]) -> None:
-        cells = [tuple(_safe(cell) for cell in row) for row in rows]
-        if not sys.stdout.isatty():
-            # nobody sees an edge there, so nothing is cut
-            texts = [columns, *(tuple(cell.plain for cell in row) for row in cells)]
-            widths = [max(map(cell_len, column)) for column in zip(*texts, strict=True)]
-            for row in texts:
-                padded = (
-                    text + " " * (width - cell_len(text))
-                    for text, width in zip(row, widths, strict=True)
-                )
-                sys.stdout.write("  ".join(padded).rstrip() + "\n")
+        lines = [
+            [Text(name, style="bold") for name in columns],
+            *([_safe(cell) for cell in row] for row in rows),
+        ]
+        widths = [max(cell.cell_len for cell in column) for column in zip(*lines, strict=True)]
+        console = self._console()
+        if sys.stdout.isatty():  # elsewhere nobody sees an edge, so nothing is cut
+            _narrow(widths, console.width)
+        for line in lines:
+            text = Text()
+            for cell, width in zip(line, widths, strict=True):
+                cell.truncate(width, overflow="ellipsis", pad=True)
+                text.append_text(cell).append(_GAP)
+            text.rstrip()
+            console.print(text, soft_wrap=True)
+
+
+def _narrow(widths: list[int], edge: int) -> None:
+    """Take from the widest columns until a line fits.
+
+    The first column holds what one copies, so it is never cut, even when it does not fit.
+    """
+    others = range(1, len(widths))
+    while sum(widths) + len(_GAP) * len(others) > edge:
+        widest = max(others, key=lambda number: widths[number], default=0)
+        if widest == 0 or widths[widest] <= _NARROWEST:
             return
-        table = Table(box=None, pad_edge=False, header_style="bold")
-        for number, name in enumerate(columns):
-            # the first column holds what one copies, so it is never cut
-            table.add_column(name, no_wrap=number > 0, overflow="ellipsis" if number else "fold")
-        for line in cells:
-            table.add_row(*line)
-        self._console().print(table)
+        widths[widest] -= 1
 
 
 def _safe(cell: Cell, *, lines: bool = False) -> Text:

@@ -8,7 +8,8 @@ from types import TracebackType
 from typing import Any, Self, TypeVar, overload
 
 from loom_mq.broker import topology
-from loom_mq.broker.protocol import Broker, Consumer
+from loom_mq.broker.amqp import AmqpBroker
+from loom_mq.broker.protocol import Broker
 from loom_mq.client.handle import ExecutionState, Handle
 from loom_mq.client.switchboard import Reply, Switchboard
 from loom_mq.codec.values import ValueCodec, codec_for
@@ -48,8 +49,18 @@ class Client:
         self._ids = RandomIds()
         self._queue = topology.reply(self._ids.token())
         self._switchboard: Switchboard | None = None
-        self._consumer: Consumer | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
+
+    @classmethod
+    def connect(cls, url: str, *, name: str = "client", tenant: str = DEFAULT_TENANT) -> Client:
+        """A client of the fleet behind a RabbitMQ address; open it with ``async with``.
+
+        Args:
+            url: ``amqp://user:password@host:5672/vhost`` or ``amqps://...``.
+            name: how the connection shows on the broker.
+            tenant: whose executions.
+        """
+        return cls(AmqpBroker(url, name=name), tenant=tenant)
 
     async def __aenter__(self) -> Self:
         """Connect.
@@ -60,9 +71,7 @@ class Client:
         self._loop = asyncio.get_running_loop()
         await self._broker.__aenter__()
         self._switchboard = Switchboard(self._broker, self._queue.name, self._ids)
-        self._consumer = await self._broker.consume(
-            self._queue, self._switchboard.on_reply, prefetch=500
-        )
+        await self._broker.consume(self._queue, self._switchboard.on_reply, prefetch=500)
         return self
 
     async def __aexit__(
@@ -272,6 +281,7 @@ class Client:
         return StartItem(
             id=self._ids.execution() if id is None else check_id(id, "execution id"),
             flow=name,
+            version=flow.version if isinstance(flow, Flow) else "",
             queue=queue,
             tenant=self._tenant,
             payload=codec.encode(value, what=f"input of flow {name}", limit=self._payload_limit),

@@ -60,10 +60,13 @@ class Switchboard:
         self._reply_queue = reply_queue
         self.ids = ids
         self._starts: GroupedSender[StartItem] = GroupedSender(
-            broker, self._pack_starts, per_message=100
+            broker, self._pack_starts, _weigh, per_message=100
         )
         self._controls: GroupedSender[ControlItem] = GroupedSender(
-            broker, self._pack_controls, per_message=100
+            broker,
+            self._pack_controls,
+            _weigh,
+            per_message=100,
         )
         self._requests: dict[str, Reply] = {}
         self._taken: dict[str, Reply] = {}
@@ -139,8 +142,9 @@ class Switchboard:
         loop = asyncio.get_running_loop()
         deadline = None if timeout is None else loop.time() + timeout
         turn = 0
+        errand = self.ids.token()
         if ask_first and not future.done():
-            await self._watch(key)
+            await self._watch(key, errand)
         while not future.done():
             pause = ASK_AGAIN[min(turn, len(ASK_AGAIN) - 1)]
             left = pause if deadline is None else min(pause, deadline - loop.time())
@@ -148,13 +152,15 @@ class Switchboard:
             if future.done():
                 break
             if deadline is not None and loop.time() >= deadline:
+                self._errands.pop(errand, None)
                 raise WaitTimeoutError(
                     f"execution {key.execution_id!r} has not ended within {timeout:g} s; it goes "
                     "on, wait again or look at its state",
                     execution_id=key.execution_id,
                 )
             turn += 1
-            await self._watch(key)
+            await self._watch(key, errand)
+        self._errands.pop(errand, None)
         return future.result()
 
     def taken(self, correlation: str) -> Reply:
@@ -231,14 +237,14 @@ class Switchboard:
         finally:
             del self._requests[correlation]
 
-    async def _watch(self, key: ExecutionKey) -> None:
+    async def _watch(self, key: ExecutionKey, errand: str) -> None:
         item = ControlItem(
             op=ControlOp.WATCH,
             id=key.execution_id,
             tenant=key.tenant,
-            correlation=self.ids.token(),
+            correlation=errand,
         )
-        self._errands[item.correlation] = key
+        self._errands[errand] = key
         try:
             await self._publish_control(item)
         except LoomError as error:
@@ -282,3 +288,7 @@ class Switchboard:
 def _resolve(future: Reply | None, item: ReplyItem) -> None:
     if future is not None and not future.done():
         future.set_result(item)
+
+
+def _weigh(item: StartItem | ControlItem) -> int:
+    return 512 + len(item.payload or b"")

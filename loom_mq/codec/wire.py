@@ -43,6 +43,11 @@ class _Header(msgspec.Struct, frozen=True):
     v: int = 0
 
 
+def is_json(content_type: str) -> bool:
+    """Whether a content type says JSON, with or without parameters."""
+    return content_type.partition(";")[0].strip().lower() == JSON
+
+
 def encode(message: Message) -> bytes:
     """The message as msgpack."""
     return _encoder.encode(message)
@@ -61,7 +66,7 @@ def decode(kind: type[M], body: bytes, content_type: str = MSGPACK) -> M:
         MalformedMessageError: anything else that cannot be read; never shows the body.
     """
     try:
-        if content_type == JSON:
+        if is_json(content_type):
             message = msgspec.json.decode(body, type=kind)
         else:
             message = _decoders[kind].decode(body)  # type: ignore[assignment]  # keyed by kind
@@ -84,7 +89,7 @@ def _refusal(
 ) -> InputError:
     """Tell a message from the future from one that is simply broken."""
     try:
-        if content_type == JSON:
+        if is_json(content_type):
             version = msgspec.json.decode(body, type=_Header).v
         elif kind.__struct_config__.array_like:
             head = msgspec.msgpack.decode(body, type=list[msgspec.Raw])

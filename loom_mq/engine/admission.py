@@ -167,7 +167,7 @@ def stored_input(payload: bytes | None, plain: msgspec.Raw, content_type: str) -
     if payload is not None:
         return payload
     data = bytes(plain)
-    if content_type == wire.JSON:
+    if wire.is_json(content_type):
         return values.wrap_json(data or b"null")
     return values.wrap_plain(data or b"\xc0")
 

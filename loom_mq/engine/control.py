@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
+from functools import partial
 from typing import Any
 
 import structlog
@@ -68,6 +69,7 @@ class Control:
         *,
         clock: Clock,
         patience: float,
+        resend_after: float,
         payload_limit: int,
     ) -> None:
         self._journal = journal
@@ -77,7 +79,7 @@ class Control:
         self._payload_limit = payload_limit
         self._deliveries: Lane[InboxItem, DeliverVerdict] = Lane(
             patient(
-                journal.deliver,
+                partial(journal.deliver, resend_after=resend_after),
                 lambda error: DeliverVerdict(error=error),
                 clock=clock,
                 give_up_after=patience,

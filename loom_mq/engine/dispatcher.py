@@ -11,6 +11,7 @@ import msgspec
 import structlog
 
 from loom_mq.broker import topology
+from loom_mq.broker.deadletter import death_of
 from loom_mq.broker.protocol import Broker, Consumer, Delivery
 from loom_mq.clock import Clock
 from loom_mq.codec import wire
@@ -21,7 +22,7 @@ from loom_mq.engine.outbox import Outbox
 from loom_mq.engine.outcome import error_reply, outcome_from_event, state_reply
 from loom_mq.engine.packages import PackageSender
 from loom_mq.engine.sweep import Sweeper, SweepOptions
-from loom_mq.errors import InputError, LoomError
+from loom_mq.errors import InputError, LoomError, StartConflictError
 from loom_mq.ids import Ids
 from loom_mq.journal.patience import patient, raise_refusal
 from loom_mq.journal.protocol import Admission, AdmitVerdict, DeadLetter, Journal
@@ -79,7 +80,6 @@ class Dispatcher:
         self._journal = journal
         self._broker = broker
         self._options = options
-        self._clock = clock
         self._ids = ids
         self._metrics = metrics
         self._outbox = Outbox(broker)
@@ -101,12 +101,13 @@ class Dispatcher:
             ids,
             clock=clock,
             patience=PATIENCE,
+            resend_after=options.sweep.resend_after,
             payload_limit=options.payload_limit,
         )
         self._sweeper = Sweeper(journal, broker, self._packages, self._flows, options.sweep, clock)
         self._consumers: list[Consumer] = []
         self._background = Background(clock)
-        self._loops: list[asyncio.Task[None]] = []
+        self._sweeping: asyncio.Task[None] | None = None
 
     # ---- life ---------------------------------------------------------------------
 
@@ -115,8 +116,8 @@ class Dispatcher:
         await self._broker.declare(
             [topology.DEAD, topology.START, topology.CONTROL, topology.PRESENCE]
         )
-        self._loops.append(asyncio.ensure_future(self._sweeper.run()))
-        self._loops.append(asyncio.ensure_future(self._consume_starts()))
+        self._sweeping = asyncio.ensure_future(self._sweeper.run())
+        self._background.spawn(self._consume_starts())
         for queue, handler in (
             (topology.CONTROL, self._on_control),
             (topology.PRESENCE, self._on_presence),
@@ -128,34 +129,37 @@ class Dispatcher:
 
     async def _consume_starts(self) -> None:
         """Leave starts on their queue until a first worker has said what it serves."""
-        while not self._flows.any:
+        while True:
             try:
                 await self._flows.refresh()
+                if self._flows.any:
+                    self._consumers.append(
+                        await self._broker.consume(
+                            topology.START, self._on_start, prefetch=self._options.prefetch
+                        )
+                    )
+                    return
             except LoomError as error:
-                _log.warning("dispatcher.flows_unread", error=str(error))
-            if not self._flows.any:
-                await asyncio.sleep(0.2)
-        self._consumers.append(
-            await self._broker.consume(
-                topology.START, self._on_start, prefetch=self._options.prefetch
-            )
-        )
+                _log.warning("dispatcher.starts_not_consumed", error=str(error))
+            await asyncio.sleep(0.2)
 
     async def drain(self, timeout: float) -> None:
         """Take nothing more and answer what is in hand."""
-        for loop in self._loops:
-            loop.cancel()
+        self._stop_sweeping()
         await cancel_all(self._consumers)
         await self._background.until_idle(timeout)
 
     async def stop(self) -> None:
         """Let go of everything. Bounded."""
-        for loop in self._loops:
-            loop.cancel()
+        self._stop_sweeping()
         self._background.cancel()
         self._admissions.abort()
         await bounded(self._outbox.close(), 3.0)
         self._outbox.abort()
+
+    def _stop_sweeping(self) -> None:
+        if self._sweeping is not None:
+            self._sweeping.cancel()
 
     @property
     def consuming(self) -> bool:
@@ -166,7 +170,7 @@ class Dispatcher:
         """What must be so for it to do its work; by name."""
         return {
             "consuming": Check(self.consuming),
-            "sweeping": Check(bool(self._loops) and not self._loops[0].done()),
+            "sweeping": Check(self._sweeping is not None and not self._sweeping.done()),
         }
 
     # ---- starts ---------------------------------------------------------------------
@@ -238,7 +242,7 @@ class Dispatcher:
             self._reply(
                 delivery, error_reply(ExecutionKey(item.tenant, item.id), correlation, error)
             )
-            if error.code == "start-conflict":
+            if isinstance(error, StartConflictError):
                 return
         await self._keep(delivery, f"{error.code}: {error.message}", item)
 
@@ -256,7 +260,7 @@ class Dispatcher:
 
     async def _keep(self, delivery: Delivery, reason: str, item: StartItem) -> None:
         self._metrics.dead_lettered(delivery.queue, reason.partition(":")[0])
-        if delivery.content_type == wire.JSON:
+        if wire.is_json(delivery.content_type):
             body = msgspec.json.encode(StartMessage(items=(item,)))
         else:
             body = wire.encode(StartMessage(items=(item,)))
@@ -299,10 +303,8 @@ class Dispatcher:
         self._background.spawn(self._record_dead(delivery))
 
     async def _record_dead(self, delivery: Delivery) -> None:
-        reason = delivery.headers.get("x-loom-reason") or "the broker delivered it too often"
-        queue = delivery.headers.get("x-loom-queue") or delivery.headers.get(
-            "x-first-death-queue", ""
-        )
+        death = death_of(delivery)
+        queue, reason = death.queue, death.reason
         self._metrics.dead_lettered(queue, reason.partition(":")[0])
         letter = DeadLetter(
             id=self._ids.execution(),

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from loom_mq.broker.protocol import Broker, Outgoing
 from loom_mq.broker.sender import GroupedSender
 from loom_mq.codec import wire
+from loom_mq.ids import MAX_ID_BYTES
 from loom_mq.model.messages import (
     MESSAGE_VERSION,
     Hint,
@@ -33,16 +34,30 @@ def pack_hints(queue: str, items: Sequence[Hint]) -> Outgoing:
 
 def pack_replies(queue: str, items: Sequence[ReplyItem]) -> Outgoing:
     """Replies to one address; whoever misses one asks again."""
-    single = items[0].correlation if len(items) == 1 else None
+    single = items[0].correlation if len(items) == 1 else ""
+    fits = 0 < len(single.encode()) <= MAX_ID_BYTES  # the protocol's short strings
     return Outgoing(
         queue=queue,
         body=wire.encode(ReplyMessage(items=tuple(items))),
         type="reply",
-        correlation_id=single or None,
+        correlation_id=single if fits else None,
         persistent=False,
     )
 
 
+def weigh_package(item: Package) -> int:
+    """Bytes of a package, nearly."""
+    return 512 + len(item.start or b"")
+
+
+def weigh_reply(item: ReplyItem) -> int:
+    """Bytes of a reply, nearly."""
+    failure = 0 if item.failure is None else FAILURE_WEIGHT
+    return 512 + len(item.result or b"") + failure
+
+
+FAILURE_WEIGHT = 64 * 1024
+"""The most that a described error takes."""
 PACKAGES_PER_MESSAGE = 32
 """Small enough that a message of slow work does not starve the other workers."""
 REPLIES_PER_MESSAGE = 100
@@ -52,9 +67,15 @@ class Outbox:
     """Everything that a service sends."""
 
     def __init__(self, broker: Broker) -> None:
-        self.packages = GroupedSender(broker, pack_packages, per_message=PACKAGES_PER_MESSAGE)
-        self.hints = GroupedSender(broker, pack_hints, per_message=REPLIES_PER_MESSAGE)
-        self.replies = GroupedSender(broker, pack_replies, per_message=REPLIES_PER_MESSAGE)
+        self.packages = GroupedSender(
+            broker, pack_packages, weigh_package, per_message=PACKAGES_PER_MESSAGE
+        )
+        self.hints = GroupedSender(
+            broker, pack_hints, lambda _hint: 512, per_message=REPLIES_PER_MESSAGE
+        )
+        self.replies = GroupedSender(
+            broker, pack_replies, weigh_reply, per_message=REPLIES_PER_MESSAGE
+        )
 
     async def close(self) -> None:
         """Return when everything handed in has its verdict."""

@@ -79,6 +79,8 @@ class Sweeper:
                 sent += await sweep()
             except LoomError as error:
                 _log.warning("sweep.failed", sweep=sweep.__name__, error=str(error))
+            except Exception:  # a fault of ours in one round must not be the last round
+                _log.exception("sweep.crashed", sweep=sweep.__name__)
         return sent
 
     async def abandoned(self) -> int:

@@ -95,6 +95,9 @@ class TimerService:
             except LoomError as error:
                 _log.warning("timers.round_failed", error=str(error))
                 pause = 1.0
+            except Exception:  # a fault of ours in one round must not be the last round
+                _log.exception("timers.round_crashed")
+                pause = 1.0
             try:
                 async with asyncio.timeout(pause):
                     await self._stopping.wait()

@@ -9,7 +9,7 @@ import msgspec
 import structlog
 
 from loom_mq.broker import topology
-from loom_mq.broker.presence import PresenceToken
+from loom_mq.broker.presence import REFRESH_SECONDS, PresenceToken
 from loom_mq.broker.protocol import Broker, Consumer, Delivery
 from loom_mq.clock import Clock
 from loom_mq.codec import wire
@@ -35,18 +35,12 @@ from loom_mq.journal.protocol import (
     Journal,
     Renewal,
 )
-from loom_mq.model import events as ev
 from loom_mq.model.execution import ExecutionKey, FlowRecord
 from loom_mq.model.messages import HintMessage, Package
 from loom_mq.observe.checks import Check
 from loom_mq.observe.metrics import Metrics
 
 _log = structlog.get_logger(__name__)
-_decode_start = msgspec.msgpack.Decoder(ev.ExecutionStarted).decode
-
-
-PRESENCE_REFRESH = 10.0
-"""Seconds between two presence tokens; the longest time without one after a reconnect."""
 
 
 GOODBYE = 1.5
@@ -107,8 +101,6 @@ class Worker:
         self._lease = lease
         self._registry = registry
         self._options = options
-        self._clock = clock
-        self._ids = ids
         self._metrics = metrics
         self._outbox = Outbox(broker)
         self._writer = JournalWriter(
@@ -264,7 +256,7 @@ class Worker:
     async def _keep_presence(self) -> None:
         """Hold a fresh token, whatever became of the connection meanwhile."""
         while True:
-            await asyncio.sleep(PRESENCE_REFRESH)
+            await asyncio.sleep(REFRESH_SECONDS)
             try:
                 await self._presence.refresh()
             except LoomError as error:

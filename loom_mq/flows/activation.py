@@ -47,6 +47,7 @@ class Activation:
         around: what the process provides.
         mail: inbox items in hand.
         changed: called whenever the engine should look again.
+        taken: called when an answer that a gate took is durable.
         refuse: called with an answer that its gate cannot take, and why.
     """
 
@@ -197,7 +198,11 @@ class Activation:
         if frame is not None and self.halted is None:
             if frame.status is FrameStatus.COMPLETED:
                 return step.result_codec.decode(frame.result or b"")  # type: ignore[return-value]  # the codec of T
-            if frame.status is FrameStatus.FAILED and frame.failure and frame.failure.channel:
+            if (
+                frame.status is FrameStatus.FAILED
+                and frame.failure is not None
+                and (frame.failure.channel or self.log.state.went_past(place, frame))
+            ):
                 raise recorded_failure(step, frame.failure, self.log.key.execution_id)
         while True:
             await self._may_go_on()
@@ -318,10 +323,9 @@ class Activation:
         while (answer := state.answers.get(place)) is None:
             if self.cancelling:
                 raise asyncio.CancelledError
-            # a park elsewhere in the flow freezes new work, and taking an answer that is
-            # there is none: left lying, it would only wake the execution again
-            blocked = self.halted or self.log.sealed or self.log.refusal
-            item = None if blocked else self.mail.find(name, place)
+            # taken also while frozen: an answer left lying would wake the execution again
+            may_take = not (self.halted or self.log.sealed or self.log.refusal)
+            item = self.mail.find(name, place) if may_take else None
             if item is None:
                 known = state.waits.get(place)
                 await self._park_on(known or Wait(place, WaitKind.GATE, name, due, type_name))

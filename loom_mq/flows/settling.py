@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 from typing import Any
 
 import msgspec
@@ -53,12 +54,33 @@ def settle_failure(
 
 
 def recorded_failure(step: Step[..., Any], failure: Failure, execution_id: str) -> Exception:
-    """The typed failure that the log holds, as the class that the step declares (K5)."""
+    """The failure that the log holds, as an error that the flow can catch as it did before.
+
+    A typed failure is rebuilt as the class that the step declares (K5). Any other is
+    rebuilt with its message when its class is built in, or one that the step's own module
+    knows by name; no module is imported for it. Else it is a `StepFailedError`.
+    """
     kind = step.failures.get(failure.channel or "")
-    if kind is None or failure.payload is None:
+    if kind is not None and failure.payload is not None:
+        return kind.rebuild(failure.payload)
+    known = _known_class(step, failure)
+    if known is None:
         return StepFailedError(
-            f"step {step.name!r} failed with {failure.headline}, recorded on channel "
-            f"{failure.channel!r}, which it no longer declares",
-            execution_id=execution_id,
+            f"step {step.name!r} failed with {failure.headline}", execution_id=execution_id
         )
-    return kind.rebuild(failure.payload)
+    # its own __init__ may want what nobody recorded (C18)
+    error = known.__new__(known)
+    Exception.__init__(error, failure.message)
+    return error
+
+
+def _known_class(step: Step[..., Any], failure: Failure) -> type[Exception] | None:
+    names = vars(builtins) if failure.module == "builtins" else step.function.__globals__
+    for found in (names.get(failure.type), *names.values()):
+        if (
+            isinstance(found, type)
+            and issubclass(found, Exception)
+            and (found.__module__, found.__name__) == (failure.module, failure.type)
+        ):
+            return found
+    return None

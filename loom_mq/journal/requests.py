@@ -19,7 +19,6 @@ class Admission(msgspec.Struct, frozen=True, kw_only=True):
         start: the payload of the EXECUTION_STARTED that the first claim will write.
         input_digest: digest of flow and input.
         waiter: who wants to hear of the end.
-        delay: seconds until the first package may be sent; used as the first hint time.
         resend_after: seconds after which the sweep sends another package.
     """
 
@@ -51,7 +50,8 @@ class AdmitVerdict(msgspec.Struct, frozen=True):
 
 
 class ClaimIntent(msgspec.Struct, frozen=True, kw_only=True):
-    """Ownership taken in the append that starts an execution (ARCHITECTURE: claim before ack).
+    """Ownership taken in the append that starts an execution, so that a package can be
+    acknowledged after one commit.
 
     The append's own `fence` is then the new one and must be `expected_fence` + 1.
 
@@ -127,7 +127,7 @@ class Claim(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         expected_fence: the fence that the claimant means to supersede.
-        preempt: take it even from a live owner (the policy of ADR 0004; the fleet
+        preempt: take it even from a live owner (the original Loom's policy; the fleet
             never does).
         known_seq: newest sequence that the claimant already has in memory; events up
             to it are not sent again. -1 for all.

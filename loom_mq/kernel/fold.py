@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable
 
 import msgspec
 
+from loom_mq.kernel.identity import strand_of
 from loom_mq.model import events as ev
 from loom_mq.model.events import Envelope, EventKind, Wait, WaitKind
 from loom_mq.model.execution import Status
@@ -34,6 +35,7 @@ class Frame(msgspec.Struct):
         attempts: how often its effect was started.
         failures: how many attempts failed.
         due: journal time of the next attempt while retrying.
+        failed_at: sequence of the failure that ended it, -1 before one.
     """
 
     name: str
@@ -43,6 +45,7 @@ class Frame(msgspec.Struct):
     result: bytes | None = None
     failure: Failure | None = None
     due: int = 0
+    failed_at: int = -1
 
 
 class Answer(msgspec.Struct, frozen=True):
@@ -68,6 +71,8 @@ class ExecutionState(msgspec.Struct):
         waits: every wait that a park has named, by wait id.
         parked_on: the waits of the present park.
         answers: ended waits, by wait id.
+        newest_places: sequence of the newest place of each strand.
+        parked_at: sequence of the newest park, -1 before one.
         taken: ids of the answers that were taken; the same id again is no new answer.
         recoveries: recoveries since the last progress (F8).
         failed_while_parked: the mark of K8.
@@ -87,6 +92,8 @@ class ExecutionState(msgspec.Struct):
     waits: dict[str, Wait] = {}
     parked_on: tuple[Wait, ...] = ()
     answers: dict[str, Answer] = {}
+    newest_places: dict[str, int] = {}
+    parked_at: int = -1
     taken: set[str] = set()
     recoveries: int = 0
     failed_while_parked: bool = False
@@ -96,6 +103,27 @@ class ExecutionState(msgspec.Struct):
     started_at: int | None = None
     updated_at: int = 0
     ended_at: int | None = None
+
+    def went_past(self, place: str, frame: Frame) -> bool:
+        """Whether the log shows that the flow has seen this step's failure and gone on.
+
+        It has when it took another place since, in the step's own strand or in one that
+        this was made in, or has parked. What it then did belongs to the failure, so a
+        re-run must meet the failure again (K3).
+        """
+        strand = strand_of(place)
+        newest = self.parked_at
+        while True:
+            newest = max(newest, self.newest_places.get(strand, -1))
+            if not strand:
+                return newest > frame.failed_at
+            strand = strand.rpartition("~")[0]
+
+    def take_place(self, place: str, kind: OpKind, name: str) -> None:
+        """Note what stands at a place; called in the order of the log."""
+        if place not in self.ops:
+            self.newest_places[strand_of(place)] = self.last_seq
+        self.ops[place] = (kind, name)
 
     @property
     def gates(self) -> tuple[str, ...]:
@@ -158,12 +186,13 @@ def _recovered(state: ExecutionState, _event: ev.ExecutionRecovered, _at: int) -
 def _suspended(state: ExecutionState, event: ev.ExecutionSuspended, _at: int) -> None:
     state.status = Status.SUSPENDED
     state.parked_on = event.waits
+    state.parked_at = state.last_seq
     state.failed_while_parked = False
     state.recoveries = 0
     for wait in event.waits:
         if wait.kind is not WaitKind.BACKOFF:
             state.waits[wait.id] = wait
-            state.ops[wait.id] = (OpKind.WAIT, wait.name)
+            state.take_place(wait.id, OpKind.WAIT, wait.name)
 
 
 def _unpark(state: ExecutionState) -> None:
@@ -184,7 +213,7 @@ def _resumed(state: ExecutionState, event: ev.ExecutionResumed, _at: int) -> Non
 def _answered(state: ExecutionState, event: ev.AnswerTaken, _at: int) -> None:
     state.answers.setdefault(event.wait_id, Answer(event.answer))
     state.taken.add(event.answer_id)
-    state.ops[event.wait_id] = (OpKind.WAIT, event.gate)
+    state.take_place(event.wait_id, OpKind.WAIT, event.gate)
 
 
 def _end(state: ExecutionState, status: Status, at: int) -> None:
@@ -212,7 +241,7 @@ def _step_started(state: ExecutionState, event: ev.StepStarted, _at: int) -> Non
     frame = state.frames.get(event.step_id)
     if frame is None:
         frame = state.frames[event.step_id] = Frame(event.name, FrameStatus.RUNNING)
-        state.ops[event.step_id] = (OpKind.STEP, event.name)
+        state.take_place(event.step_id, OpKind.STEP, event.name)
     frame.status = FrameStatus.RUNNING
     frame.attempts = event.attempt
 
@@ -231,6 +260,7 @@ def _step_failed(state: ExecutionState, event: ev.StepFailed, _at: int) -> None:
         frame.status = FrameStatus.FAILED
         frame.failure = event.failure
         frame.failures += 1
+        frame.failed_at = state.last_seq
 
 
 def _step_cancelled(state: ExecutionState, event: ev.StepCancelled, _at: int) -> None:
@@ -247,12 +277,12 @@ def _step_retrying(state: ExecutionState, event: ev.StepRetrying, _at: int) -> N
 
 
 def _decided(state: ExecutionState, event: ev.DecisionRecorded, _at: int) -> None:
-    state.ops[event.op_id] = (OpKind.DECISION, event.name)
+    state.take_place(event.op_id, OpKind.DECISION, event.name)
     state.decisions[event.op_id] = event.value
 
 
 def _emitted(state: ExecutionState, event: ev.CustomEmitted, _at: int) -> None:
-    state.ops[event.op_id] = (OpKind.EMIT, event.topic)
+    state.take_place(event.op_id, OpKind.EMIT, event.topic)
 
 
 # The table is keyed by payload class, so a kind can never reach another kind's

@@ -33,3 +33,8 @@ class Scope:
         path = f"{self.path}~{self._tasks}"
         self._tasks += 1
         return path
+
+
+def strand_of(place: str) -> str:
+    """The path of the scope that a place belongs to."""
+    return place.rpartition("#")[0]

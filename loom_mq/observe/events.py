@@ -160,8 +160,13 @@ class LogEvent(enum.StrEnum):
     ATTEMPT_SUPERSEDED = "attempt.superseded", "A newer holder owns the execution; no error."
 
     # sweeps and timers
-    DISPATCHER_FLOWS_UNREAD = "dispatcher.flows_unread", "The list of flows could not be read."
+    DISPATCHER_STARTS_NOT_CONSUMED = (
+        "dispatcher.starts_not_consumed",
+        "Starts cannot be taken yet; it is tried again.",
+    )
     SWEEP_FAILED = "sweep.failed", "A look for lost work failed; the next one makes up for it."
+    SWEEP_CRASHED = "sweep.crashed", "A fault of ours ended a look for lost work; report it."
+    TIMERS_ROUND_CRASHED = "timers.round_crashed", "A fault of ours ended a look; report it."
     TIMERS_ROUND_FAILED = "timers.round_failed", "A look for due timers failed; tried again."
     WORKER_LOST = "worker.lost", "A process is gone; its executions are taken over."
     WORKER_PROBE_FAILED = "worker.probe_failed", "Could not see whether a process is gone."

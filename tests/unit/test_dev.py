@@ -8,6 +8,8 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from types import TracebackType
+from typing import Self
 
 import pytest
 
@@ -45,6 +47,18 @@ class Dev:
         )
         self.text = ""
 
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.process.kill()
+        self.process.wait(10)
+
     def read_until(self, wanted: str) -> None:
         assert self.process.stdout is not None
         for line in self.process.stdout:
@@ -67,27 +81,26 @@ def test_dev_survives_kill_9(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     """The first five minutes: start, kill -9, start again, answer, result; one greeting."""
     (tmp_path / "hello.py").write_text(FLOW_FILE)
     monkeypatch.chdir(tmp_path)
-    first = Dev(tmp_path, "--start", "hello", "--input", '"Ada"', "--id", "hello-1")
-    first.read_until("hello-1: next: ")
-    assert first.end(signal.SIGKILL) == -signal.SIGKILL
+    with Dev(tmp_path, "--start", "hello", "--input", '"Ada"', "--id", "hello-1") as first:
+        first.read_until("hello-1: next: ")
+        assert first.end(signal.SIGKILL) == -signal.SIGKILL
     assert "greeting Ada" in first.text
     commands = re.findall(r"^ +(loom .*)$", first.text, re.MULTILINE)
     assert commands == ["loom list", "loom why hello-1", "loom history hello-1"]
     assert run(["why", "hello-1"]) == 0
 
-    second = Dev(tmp_path)
-    second.read_until("executions from before go on")
-    command = [sys.executable, "-m", "loom_mq.cli"]
-    answered = subprocess.run(
-        [*command, "resume", "hello-1", "Polite", "true"],
-        capture_output=True,
-        text=True,
-        timeout=WITHIN,
-        check=False,
-    )
-    assert (answered.returncode, answered.stderr) == (0, "")
-    assert run(["result", "hello-1", "--wait", "--timeout", "30"]) == 0
-    assert second.end(signal.SIGINT) == 0
+    with Dev(tmp_path) as second:
+        second.read_until("executions from before go on")
+        answered = subprocess.run(
+            [sys.executable, "-m", "loom_mq.cli", "resume", "hello-1", "Polite", "true"],
+            capture_output=True,
+            text=True,
+            timeout=WITHIN,
+            check=False,
+        )
+        assert (answered.returncode, answered.stderr) == (0, "")
+        assert run(["result", "hello-1", "--wait", "--timeout", "30"]) == 0
+        assert second.end(signal.SIGINT) == 0
     assert "greeting" not in second.text
     assert "Traceback" not in second.text
 

@@ -93,6 +93,31 @@ async def catching(ctx: loom.Context) -> str:
     return "not reached"
 
 
+class OurOwnError(Exception):
+    """A class of the flow's own module, with a constructor that no record can feed."""
+
+    def __init__(self, code: int, detail: str) -> None:
+        super().__init__(f"{code}: {detail}")
+
+
+@loom.step(retry=loom.NO_RETRY)
+async def fails_once(kind: str) -> str:
+    calls.append("fails_once")
+    if calls.count("fails_once") > 1:
+        return "succeeds the second time"
+    raise {"builtin": ValueError("once"), "ours": OurOwnError(7, "once")}[kind]
+
+
+@loom.flow
+async def falling_back(ctx: loom.Context, kind: str) -> str:
+    try:
+        return await ctx.run(fails_once, kind)
+    except (ValueError, OurOwnError) as error:
+        fallback = await ctx.run(double, 1)
+        await ctx.sleep(0.01)
+        return f"{type(error).__name__} {error} then {fallback}"
+
+
 @loom.flow
 async def declined(ctx: loom.Context) -> tuple[int, bool]:
     try:
@@ -180,6 +205,7 @@ FLOWS: list[AnyFlow] = [
     shout,
     trying,
     failing,
+    falling_back,
     catching,
     declined,
     timing_out,
@@ -255,6 +281,20 @@ async def test_an_escaped_error_ends_the_execution(house: House) -> None:
 
 async def test_a_caught_failure_is_not_the_executions(house: House) -> None:
     assert await house.client.execute(catching, timeout=5) == "caught broken on purpose"
+
+
+@pytest.mark.parametrize(
+    ("kind", "told"),
+    [("builtin", "ValueError once then 2"), ("ours", "OurOwnError 7: once then 2")],
+)
+async def test_c18_a_failure_that_the_flow_went_past_is_met_again(
+    house: House, kind: str, told: str
+) -> None:
+    """C18, K3: what the flow did after the failure is on the log, so the re-run after a park
+    raises the same class with the same text instead of calling the step again.
+    """
+    assert await house.client.execute(falling_back, kind, id="e", timeout=5) == told
+    assert calls == ["fails_once", "double 1"]
 
 
 async def test_k5_a_typed_failure_is_served_from_the_log(house: House) -> None:
