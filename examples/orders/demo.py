@@ -25,12 +25,16 @@ from examples.orders.flows import LARGE
 from examples.orders.ledger import VARIABLE
 from examples.orders.proof import JOURNAL, KILLED, LEDGER, Proof, Snapshot, look, prove
 from examples.orders.stage import Stage
+from loom_mq import Status
 from loom_mq.journal.protocol import Journal
 from loom_mq.journal.sqlite import SqliteJournal
 
 ROOT = Path(__file__).parents[2]
 KILL_AT = 0.4
 """Share of the orders that are completed when the engine is killed."""
+KILL_LATEST = 0.6
+"""It is not waited beyond this share for a moment with `BUSY` orders in hand."""
+BUSY = 5
 LOOK = 0.1
 """Seconds between two looks into the journal."""
 BUDGET = 150.0
@@ -68,6 +72,7 @@ class Demo:
         try:
             house = await self._open()
             await self._watch(house, KILL_AT)
+            await self._until_busy()
             killed = await self._kill(house)
             house = await self._open()
             self._stage.say(f"Started again on the same file: process {house.pid}.")
@@ -114,6 +119,15 @@ class Demo:
             if time.monotonic() > self._deadline:
                 raise Trouble(f"not done within {BUDGET:g} s")
             await asyncio.sleep(LOOK)
+
+    async def _until_busy(self) -> None:
+        """Wait a moment for orders to be in hand: a kill is to hit somebody."""
+        for _ in range(100):
+            counts = await self._journal.count()
+            ended = sum(number for status, number in counts.items() if status.terminal)
+            if counts.get(Status.RUNNING, 0) >= BUSY or ended > KILL_LATEST * self._number:
+                return
+            await asyncio.sleep(LOOK / 10)
 
     async def _kill(self, house: Process) -> Snapshot:
         house.send_signal(signal.SIGKILL)

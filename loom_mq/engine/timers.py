@@ -32,12 +32,13 @@ class TimerOptions(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         poll: longest pause between two looks; bounds how late a new timer fires.
         batch: timers per look.
-        hold: how long a due timer is kept from the other services.
+        hold: how long a due timer is kept from the other services; a service that dies
+            between taking it and publishing its wake delays it by so much.
     """
 
     poll: float = 0.25
     batch: int = 500
-    hold: float = 30.0
+    hold: float = 5.0
 
 
 class TimerService:

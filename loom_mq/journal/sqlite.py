@@ -123,7 +123,7 @@ class SqliteJournal:
     def _prepare(self, db: Connection) -> None:
         migrate(db, self._path, upgrade=self._exclusive)
         if self._exclusive:
-            fleet.end_all_leases(db, self._clock.now())
+            fleet.begin_alone(db, self._clock.now())
 
     async def __aexit__(
         self,

@@ -20,7 +20,7 @@ from loom_mq.errors import (
     StorageWriteError,
 )
 from loom_mq.journal.postgres import PostgresJournal, migrate
-from loom_mq.journal.protocol import Append, IndexUpdate
+from loom_mq.journal.protocol import Append, AppendVerdict, IndexUpdate
 from loom_mq.model.execution import Status
 from loom_mq.testing.conformance.journal_rig import (
     COMPLETED,
@@ -127,7 +127,7 @@ async def test_terminated_backends(rig: Rig, dsn: str, postgres_server: Postgres
     accepted((await rig.journal.append([once]))[0])
 
 
-async def _patiently(rig: Rig, once: Append) -> object:
+async def _patiently(rig: Rig, once: Append) -> AppendVerdict:
     """Write as the engine does: again when the outcome is unknown or the journal away."""
     async with asyncio.timeout(30):
         while True:
@@ -299,7 +299,7 @@ async def test_addresses_that_do_not_work(
         await journal.__aenter__()
     shown = f"{caught.value!r} {caught.value.__cause__!r} {caught.value.__cause__}"
     assert "wr0ng-secret" not in shown
-    assert urlsplit(dsn).password not in shown
+    assert str(urlsplit(dsn).password) not in shown
     assert isinstance(caught.value.__cause__, ConfigurationError) is mistake
 
 

@@ -191,7 +191,7 @@ async def test_park_that_waits_for_mail_is_told_of_it(
     """K7: the delivery commits first, so the park is to be driven again."""
     key = await rig.started()
     await held.connection.execute(
-        r"SELECT FROM loom.deliver_v1($1, $2, '{item}', '{answer}', '{\\x00}', 1000000)",
+        r"SELECT FROM loom.deliver_v1($1, $2, '{1}', '{item}', '{answer}', '{\\x00}', 1000000)",
         [key.tenant],
         [key.execution_id],
     )
@@ -210,7 +210,7 @@ async def test_end_that_waits_for_mail_leaves_none_lying(
     """J2: the inbox of an ended execution is empty, whatever came in at the last moment."""
     key = await rig.started()
     await held.connection.execute(
-        r"SELECT FROM loom.deliver_v1($1, $2, '{item}', '{answer}', '{\\x00}', 1000000)",
+        r"SELECT FROM loom.deliver_v1($1, $2, '{1}', '{item}', '{answer}', '{\\x00}', 1000000)",
         [key.tenant],
         [key.execution_id],
     )

@@ -63,11 +63,10 @@ class PostgresReads(Store):
             [key.tenant for key in keys],
             [key.execution_id for key in keys],
         )
-        found: dict[int, list[InboxItem]] = {}
-        for record in records:
-            item = unpack_item(keys[record["item"] - 1], record["body"])
-            found.setdefault(record["item"], []).append(item)
-        return [tuple(found.get(place, ())) for place in range(1, len(keys) + 1)]
+        return [
+            tuple(unpack_item(keys[record["item"] - 1], body) for body in record["bodies"])
+            for record in sorted(records, key=_item)
+        ]
 
     async def deliver(
         self, items: Sequence[InboxItem], resend_after: float = 5.0
@@ -83,29 +82,33 @@ class PostgresReads(Store):
     ) -> list[DeliverVerdict]:
         if not items:
             return []
-        statement = self._sql.call("deliver_v1", 6, "item, fresh, (execution).*")
+        statement = self._sql.call("deliver_v1", 7, "item, fresh, (execution).*")
+        keys, targets = _targets([each.key for each in items])
 
         async def work(connection: Connection) -> list[asyncpg.Record]:
             return await connection.fetch(
                 statement,
-                [each.tenant for each in items],
-                [each.execution_id for each in items],
+                [key.tenant for key in keys],
+                [key.execution_id for key in keys],
+                targets,
                 [each.item_id for each in items],
                 [each.kind for each in items],
                 [pack_item(each) for each in items],
                 micros(resend_after),
             )
 
-        found = {record["item"]: record for record in await self._pool.write(work)}
-        return [_delivered(item, found.get(place)) for place, item in enumerate(items, start=1)]
+        records = sorted(await self._pool.write(work), key=_item)
+        return [_delivered(item, record) for item, record in zip(items, records, strict=True)]
 
     async def discard(self, items: Sequence[tuple[ExecutionKey, str]]) -> None:
         """Delete inbox items that were refused; their ids may come in again."""
         if items:
+            keys, targets = _targets([key for key, _item_id in items])
             await self._write_rows(
-                self._sql.call("discard_v1", 3),
-                [key.tenant for key, _item_id in items],
-                [key.execution_id for key, _item_id in items],
+                self._sql.call("discard_v1", 4),
+                [key.tenant for key in keys],
+                [key.execution_id for key in keys],
+                targets,
                 [item_id for _key, item_id in items],
             )
 
@@ -148,8 +151,19 @@ class PostgresReads(Store):
         return [execution_row(record) for record in records]
 
 
-def _delivered(item: InboxItem, record: asyncpg.Record | None) -> DeliverVerdict:
-    if record is None:
+def _targets(wanted: Sequence[ExecutionKey]) -> tuple[list[ExecutionKey], list[int]]:
+    """Every key once, in the order of locks, and for each wanted key its place among them."""
+    keys = sorted(set(wanted))
+    place = {key: at for at, key in enumerate(keys, start=1)}
+    return keys, [place[key] for key in wanted]
+
+
+def _item(record: asyncpg.Record) -> int:
+    return int(record["item"])
+
+
+def _delivered(item: InboxItem, record: asyncpg.Record) -> DeliverVerdict:
+    if record["execution_id"] is None:
         return DeliverVerdict(error=verdicts.unknown(item.key))
     row = execution_row(record)
     if row.status.terminal:

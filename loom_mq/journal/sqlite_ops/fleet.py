@@ -57,9 +57,11 @@ def retire(db: Connection, now: int, owner: str) -> None:
     db.execute(_SQL["forget_workers"], (now,))
 
 
-def end_all_leases(db: Connection, _now: int) -> None:
-    """Every process that ever held a lease in this file is gone."""
+def begin_alone(db: Connection, now: int) -> None:
+    """Whatever another process held, sent or was about to fire died with it."""
     db.execute(_SQL["end_all_leases"])
+    db.execute(_SQL["release_all_timers"])
+    db.execute(_SQL["hasten_all_hints"], (now, now))
 
 
 def has_lapsed(db: Connection, now: int, owner: str) -> bool:

@@ -54,7 +54,8 @@ CREATE INDEX executions_hinted ON loom.executions (queue, hint_at)
     WHERE hint_at IS NOT NULL AND owner IS NULL;
 CREATE INDEX executions_owned ON loom.executions (owner, recoveries) WHERE owner IS NOT NULL;
 CREATE INDEX executions_deadline ON loom.executions (deadline) WHERE deadline IS NOT NULL;
-CREATE INDEX executions_mail ON loom.executions (owner) WHERE owner IS NOT NULL AND inbox > 0;
+CREATE INDEX executions_mail ON loom.executions (owner, inbox)
+    WHERE owner IS NOT NULL AND inbox > 0;
 -- For listing and counting by status, newest first.
 CREATE INDEX executions_listed ON loom.executions (status, created_at, execution_id);
 

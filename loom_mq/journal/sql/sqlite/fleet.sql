@@ -23,6 +23,14 @@ UPDATE workers SET lease_until = 0 WHERE owner = ?;
 -- index: none, the table is small
 UPDATE workers SET lease_until = 0;
 
+-- name: release_all_timers
+-- a scan of the timers: whoever held one is dead
+UPDATE timers SET held_until = 0 WHERE held_until > 0;
+
+-- name: hasten_all_hints
+-- index: the hinted executions; what was on its way to a worker died with the process
+UPDATE executions SET hint_at = ? WHERE hint_at > ? AND owner IS NULL;
+
 -- name: forget_workers
 -- index: none, the table is small; executions_owned for each
 DELETE FROM workers

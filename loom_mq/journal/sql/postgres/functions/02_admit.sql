@@ -20,16 +20,19 @@ CREATE OR REPLACE FUNCTION loom.admit_v1(
 )
 RETURNS TABLE (item bigint, moment bigint, made bigint, execution loom.execution_v1)
 LANGUAGE plpgsql VOLATILE
-SET enable_seqscan = off SET enable_bitmapscan = off
+SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off
 SET enable_hashjoin = off SET enable_mergejoin = off
-SET plan_cache_mode = force_generic_plan
+SET plan_cache_mode = force_generic_plan SET jit = off
 AS $$
 DECLARE
     v_now bigint := loom.now_v1();
-    v_made_ids text[];
     v_made_tenants text[];
+    v_made_ids text[];
     v_made bigint;
-    v_found bigint[];
+    v_tenants text[];
+    v_ids text[];
+    v_items bigint[];
+    v_waiters bytea[];
 BEGIN
     WITH inserted AS (
         INSERT INTO loom.executions AS e (
@@ -59,22 +62,37 @@ BEGIN
         RETURN;
     END IF;
 
-    v_found := ARRAY(
-        SELECT k.n FROM unnest(p_tenants, p_ids) WITH ORDINALITY AS k (tenant, execution_id, n)
-        WHERE (k.tenant, k.execution_id) NOT IN (SELECT * FROM unnest(v_made_tenants, v_made_ids))
-    );
-    UPDATE loom.executions AS e SET waiters = loom.with_waiter_v1(e.waiters, k.waiter)
+    SELECT array_agg(k.tenant ORDER BY k.n), array_agg(k.execution_id ORDER BY k.n),
+        array_agg(k.n ORDER BY k.n), array_agg(k.waiter ORDER BY k.n)
+    INTO v_tenants, v_ids, v_items, v_waiters
     FROM unnest(p_tenants, p_ids, p_waiters)
         WITH ORDINALITY AS k (tenant, execution_id, waiter, n)
-    WHERE e.tenant = k.tenant AND e.execution_id = k.execution_id
-        AND k.n = ANY (v_found) AND k.waiter IS NOT NULL
-        AND e.status IN ('pending', 'running', 'suspended');
+    WHERE (k.tenant, k.execution_id) NOT IN (SELECT * FROM unnest(v_made_tenants, v_made_ids));
+    PERFORM loom.await_v1(loom.lock_v1(v_tenants, v_ids), v_waiters);
 
     RETURN QUERY
-    SELECT k.n, v_now, v_made, e
-    FROM unnest(p_tenants, p_ids) WITH ORDINALITY AS k (tenant, execution_id, n)
-    JOIN loom.execution_v1 AS e ON e.tenant = k.tenant AND e.execution_id = k.execution_id
-    WHERE k.n = ANY (v_found);
+    SELECT k.item, v_now, v_made, f.execution
+    FROM unnest(v_items, v_tenants, v_ids) AS k (item, tenant, execution_id)
+    CROSS JOIN LATERAL (
+        SELECT e AS execution FROM loom.execution_v1 AS e
+        WHERE e.tenant = k.tenant AND e.execution_id = k.execution_id
+        LIMIT 1
+    ) AS f;
+END
+$$;
+
+-- Add waiters to locked executions that have not ended. By place.
+CREATE OR REPLACE FUNCTION loom.await_v1(p_places tid[], p_waiters bytea[]) RETURNS void
+LANGUAGE plpgsql VOLATILE
+SET enable_seqscan = off SET enable_bitmapscan = off
+SET enable_indexscan = off SET enable_indexonlyscan = off
+SET plan_cache_mode = force_generic_plan SET jit = off
+AS $$
+BEGIN
+    UPDATE loom.executions AS e SET waiters = loom.with_waiter_v1(e.waiters, k.waiter)
+    FROM unnest(p_places, p_waiters) AS k (place, waiter)
+    WHERE e.ctid = k.place AND k.waiter IS NOT NULL
+        AND e.status IN ('pending', 'running', 'suspended');
 END
 $$;
 
@@ -83,14 +101,13 @@ $$;
 CREATE OR REPLACE FUNCTION loom.watch_v1(p_tenant text, p_id text, p_waiter bytea)
 RETURNS TABLE (newest bytea, execution loom.execution_v1)
 LANGUAGE plpgsql VOLATILE
-SET enable_seqscan = off SET enable_bitmapscan = off
-SET plan_cache_mode = force_generic_plan
+SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off
+SET enable_hashjoin = off SET enable_mergejoin = off
+SET plan_cache_mode = force_generic_plan SET jit = off
 AS $$
 BEGIN
     IF p_waiter IS NOT NULL THEN
-        UPDATE loom.executions AS e SET waiters = loom.with_waiter_v1(e.waiters, p_waiter)
-        WHERE e.tenant = p_tenant AND e.execution_id = p_id
-            AND e.status IN ('pending', 'running', 'suspended');
+        PERFORM loom.await_v1(loom.lock_v1(ARRAY[p_tenant], ARRAY[p_id]), ARRAY[p_waiter]);
     END IF;
     RETURN QUERY
     SELECT (

@@ -2,12 +2,12 @@
 -- places of those that were written, their unread inbox items, and who waits for the ended
 -- ones. What is not among the written was refused or is there already: `standing_v1` tells.
 --
--- One statement checks, moves the index rows and writes the events. Its update waits for a
--- row that somebody else is changing and then checks again what stands there, so it is the
--- lock and the compare-and-set at once. The settings leave the planner nothing but to visit
--- the rows in the order of the batch: two batches never wait for each other.
+-- The rows are locked first. One statement then checks fence and sequence, moves the index
+-- rows and writes the events; its snapshot is younger than the wait for the locks, so it
+-- judges what a dying connection committed meanwhile, and never writes anything twice.
 --
--- Indexes: executions_pkey, workers_pkey; timers_pkey and inbox_pkey where they are needed.
+-- By place; indexes: executions_pkey for the locks, workers_pkey for leases that are in the
+-- way of a claim, timers_pkey and inbox_pkey where an execution has such rows.
 CREATE OR REPLACE FUNCTION loom.append_v1(
     p_tenants text[], p_ids text[], p_expected bigint[], p_fences bigint[],
     p_first_seqs bigint[], p_last_seqs bigint[], p_first_ats bigint[], p_last_ats bigint[],
@@ -19,11 +19,12 @@ CREATE OR REPLACE FUNCTION loom.append_v1(
 )
 LANGUAGE plpgsql VOLATILE
 SET enable_seqscan = off SET enable_bitmapscan = off
-SET enable_hashjoin = off SET enable_mergejoin = off
-SET plan_cache_mode = force_generic_plan
+SET enable_indexscan = off SET enable_indexonlyscan = off
+SET plan_cache_mode = force_generic_plan SET jit = off
 AS $$
 #variable_conflict use_column
 DECLARE
+    v_places tid[] := loom.lock_v1(p_tenants, p_ids);
     v_now bigint := loom.now_v1();
     v_littered bigint[];
 BEGIN
@@ -59,16 +60,16 @@ BEGIN
             SELECT u.*, u.status NOT IN ('pending', 'running', 'suspended') AS ended,
                 u.release OR u.status NOT IN ('pending', 'running', 'suspended') AS gone
             FROM unnest(
-                p_tenants, p_ids, p_expected, p_fences, p_first_seqs, p_last_seqs,
+                v_places, p_tenants, p_ids, p_expected, p_fences, p_first_seqs, p_last_seqs,
                 p_first_ats, p_last_ats, p_first_ids, p_bodies, p_statuses, p_wake_ats,
                 p_gates, p_errors, p_recoveries, p_owners, p_deadlines, p_releases
             ) WITH ORDINALITY AS u (
-                tenant, execution_id, expected, fence, first_seq, last_seq,
+                place, tenant, execution_id, expected, fence, first_seq, last_seq,
                 first_at, last_at, first_id, body, status, wake_at,
                 gates, error, recoveries, owner, deadline, release, n
             )
         ) AS k
-        WHERE e.tenant = k.tenant AND e.execution_id = k.execution_id
+        WHERE e.ctid = k.place
             AND e.fence = k.expected AND e.last_seq = k.first_seq - 1
             AND (
                 k.owner IS NULL OR e.owner IS NULL OR e.owner = k.owner OR e.deadline <= v_now
@@ -100,65 +101,68 @@ BEGIN
         ON CONFLICT (tenant, execution_id, due) DO UPDATE SET visible_at = EXCLUDED.visible_at;
     END IF;
     IF p_taken_items <> '{}' THEN
-        PERFORM loom.take_mail_v1(p_tenants, p_ids, p_taken_items, p_taken_ids, written);
-        unread := ARRAY(
-            SELECT e.inbox
-            FROM unnest(written) WITH ORDINALITY AS w (n, place)
-            JOIN loom.executions AS e
-                ON e.tenant = p_tenants[w.n] AND e.execution_id = p_ids[w.n]
-            ORDER BY w.place
+        unread := loom.take_mail_v1(
+            p_tenants, p_ids, p_taken_items, p_taken_ids, written, unread
         );
     END IF;
 END
 $$;
 
--- Remove inbox and timers of ended executions. Their rows are locked already.
--- Indexes: timers_pkey, inbox_pkey, executions_pkey.
+-- Remove inbox and timers of ended executions, whose rows are locked already. One by one:
+-- few executions have any. Indexes: timers_pkey, inbox_pkey, executions_pkey.
 CREATE OR REPLACE FUNCTION loom.tidy_v1(p_tenants text[], p_ids text[], p_items bigint[])
 RETURNS void
 LANGUAGE plpgsql VOLATILE
-SET enable_seqscan = off SET enable_bitmapscan = off
+SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off
 SET enable_hashjoin = off SET enable_mergejoin = off
-SET plan_cache_mode = force_generic_plan
+SET plan_cache_mode = force_generic_plan SET jit = off
 AS $$
+DECLARE
+    v_item bigint;
 BEGIN
-    DELETE FROM loom.timers AS t USING unnest(p_items) AS k (n)
-    WHERE t.tenant = p_tenants[k.n] AND t.execution_id = p_ids[k.n];
-    DELETE FROM loom.inbox AS i USING unnest(p_items) AS k (n)
-    WHERE i.tenant = p_tenants[k.n] AND i.execution_id = p_ids[k.n];
-    UPDATE loom.executions AS e SET inbox = 0, littered = false FROM unnest(p_items) AS k (n)
-    WHERE e.tenant = p_tenants[k.n] AND e.execution_id = p_ids[k.n];
+    FOREACH v_item IN ARRAY p_items LOOP
+        DELETE FROM loom.timers AS t
+        WHERE t.tenant = p_tenants[v_item] AND t.execution_id = p_ids[v_item];
+        DELETE FROM loom.inbox AS i
+        WHERE i.tenant = p_tenants[v_item] AND i.execution_id = p_ids[v_item];
+        UPDATE loom.executions AS e SET inbox = 0, littered = false
+        WHERE e.tenant = p_tenants[v_item] AND e.execution_id = p_ids[v_item];
+    END LOOP;
 END
 $$;
 
--- Mark inbox items as taken by the events just written. The hint of a park that the main
--- statement set for them goes when nothing else is unread. Rows are locked already.
--- Indexes: inbox_pkey, executions_pkey.
+-- Mark inbox items as taken by the events just written; answers with the unread items, now
+-- without them. The hint that the main statement gave a park for them goes when nothing
+-- else is unread. Rows are locked already; one by one. Indexes: inbox_pkey, executions_pkey.
 CREATE OR REPLACE FUNCTION loom.take_mail_v1(
-    p_tenants text[], p_ids text[], p_items bigint[], p_item_ids text[], p_written bigint[]
+    p_tenants text[], p_ids text[], p_items bigint[], p_item_ids text[], p_written bigint[],
+    p_unread bigint[]
 )
-RETURNS void
+RETURNS bigint[]
 LANGUAGE plpgsql VOLATILE
-SET enable_seqscan = off SET enable_bitmapscan = off
+SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off
 SET enable_hashjoin = off SET enable_mergejoin = off
-SET plan_cache_mode = force_generic_plan
+SET plan_cache_mode = force_generic_plan SET jit = off
 AS $$
+DECLARE
+    v_item bigint;
+    v_item_id text;
+    v_place integer;
+    v_unread bigint[] := p_unread;
 BEGIN
-    WITH gone AS (
+    FOR v_item, v_item_id IN SELECT * FROM unnest(p_items, p_item_ids) LOOP
+        v_place := array_position(p_written, v_item);
+        CONTINUE WHEN v_place IS NULL;
         UPDATE loom.inbox AS i SET taken = true, body = ''
-        FROM unnest(p_items, p_item_ids) AS k (n, item_id)
-        WHERE i.tenant = p_tenants[k.n] AND i.execution_id = p_ids[k.n]
-            AND i.item_id = k.item_id AND NOT i.taken AND k.n = ANY (p_written)
-        RETURNING k.n
-    ), counted AS (
-        SELECT g.n, count(*) AS number FROM gone AS g GROUP BY g.n
-    )
-    UPDATE loom.executions AS e SET
-        inbox = e.inbox - c.number,
-        hint_at = CASE
-            WHEN e.status = 'suspended' AND e.inbox <= c.number THEN NULL ELSE e.hint_at
-        END
-    FROM counted AS c
-    WHERE e.tenant = p_tenants[c.n] AND e.execution_id = p_ids[c.n];
+        WHERE i.tenant = p_tenants[v_item] AND i.execution_id = p_ids[v_item]
+            AND i.item_id = v_item_id AND NOT i.taken;
+        CONTINUE WHEN NOT FOUND;
+        v_unread[v_place] := v_unread[v_place] - 1;
+        UPDATE loom.executions AS e SET
+            inbox = e.inbox - 1,
+            hint_at = CASE WHEN e.status <> 'suspended' OR e.inbox > 1 THEN e.hint_at END
+        WHERE e.tenant = p_tenants[v_item] AND e.execution_id = p_ids[v_item];
+    END LOOP;
+    RETURN v_unread;
 END
 $$;

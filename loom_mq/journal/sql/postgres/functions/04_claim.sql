@@ -2,11 +2,10 @@
 -- executions that their claimants now hold, whether by this call or by an earlier one whose
 -- answer was lost; what is missing was refused, and `standing_v1` tells why.
 --
--- The second statement reads what the claimant goes on from: it holds the rows, and its
--- snapshot shows everything that earlier holders committed. At most p_page appends are
--- sent, and no more after 8 MB of them.
+-- Everything is read after the claim: the rows are ours, and the snapshot shows what earlier
+-- holders committed. At most p_page appends are sent, and no more after 8 MB of them.
 --
--- Indexes: executions_pkey, workers_pkey, events_pkey, inbox_unread.
+-- Indexes: executions_pkey, events_pkey, inbox_unread.
 CREATE OR REPLACE FUNCTION loom.claim_v1(
     p_tenants text[], p_ids text[], p_owners text[], p_expected bigint[], p_deadlines bigint[],
     p_preempts boolean[], p_known_seqs bigint[], p_page bigint
@@ -16,32 +15,17 @@ RETURNS TABLE (
     execution loom.execution_v1
 )
 LANGUAGE plpgsql VOLATILE
-SET enable_seqscan = off SET enable_bitmapscan = off
+SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off
 SET enable_hashjoin = off SET enable_mergejoin = off
-SET plan_cache_mode = force_generic_plan
+SET plan_cache_mode = force_generic_plan SET jit = off
 AS $$
-#variable_conflict use_column
 DECLARE
+    v_places tid[] := loom.lock_v1(p_tenants, p_ids);
     v_now bigint := loom.now_v1();
 BEGIN
-    UPDATE loom.executions AS e SET
-        fence = e.fence + 1,
-        owner = k.owner,
-        attempt = e.attempt + 1,
-        deadline = v_now + k.deadline,
-        hint_at = NULL,
-        hints = 0
-    FROM unnest(p_tenants, p_ids, p_owners, p_expected, p_deadlines, p_preempts)
-        AS k (tenant, execution_id, owner, expected, deadline, preempt)
-    WHERE e.tenant = k.tenant AND e.execution_id = k.execution_id
-        AND e.fence = k.expected AND e.status IN ('pending', 'running', 'suspended')
-        AND (
-            k.preempt OR e.owner IS NULL OR e.owner = k.owner OR e.deadline <= v_now
-            OR NOT loom.alive_v1(e.owner, v_now)
-        );
-
+    PERFORM loom.take_v1(v_places, p_owners, p_expected, p_deadlines, p_preempts, v_now);
     RETURN QUERY
-    SELECT k.n, v_now, x.start,
+    SELECT k.n, v_now, f.start,
         ARRAY(
             SELECT s.body FROM (
                 SELECT v.seq, v.body,
@@ -51,10 +35,10 @@ BEGIN
                     WHERE r.tenant = k.tenant AND r.execution_id = k.execution_id
                         AND r.last_seq > k.known_seq
                         AND r.seq >= coalesce((
-                            SELECT f.seq FROM loom.events AS f
-                            WHERE f.tenant = k.tenant AND f.execution_id = k.execution_id
-                                AND f.seq <= k.known_seq + 1
-                            ORDER BY f.seq DESC LIMIT 1
+                            SELECT o.seq FROM loom.events AS o
+                            WHERE o.tenant = k.tenant AND o.execution_id = k.execution_id
+                                AND o.seq <= k.known_seq + 1
+                            ORDER BY o.seq DESC LIMIT 1
                         ), 0)
                     ORDER BY r.seq LIMIT p_page
                 ) AS v
@@ -62,18 +46,56 @@ BEGIN
             WHERE s.sent < 8000000
             ORDER BY s.seq
         ),
-        CASE WHEN x.inbox > 0 THEN ARRAY(
+        CASE WHEN f.inbox > 0 THEN ARRAY(
             SELECT i.body FROM loom.inbox AS i
             WHERE i.tenant = k.tenant AND i.execution_id = k.execution_id AND NOT i.taken
             ORDER BY i.position
         ) ELSE '{}' END,
-        e
+        g.execution
     FROM unnest(p_tenants, p_ids, p_owners, p_expected, p_known_seqs)
         WITH ORDINALITY AS k (tenant, execution_id, owner, expected, known_seq, n)
-    JOIN loom.executions AS x ON x.tenant = k.tenant AND x.execution_id = k.execution_id
-    JOIN loom.execution_v1 AS e ON e.tenant = k.tenant AND e.execution_id = k.execution_id
-    WHERE x.fence = k.expected + 1 AND x.owner = k.owner
-        AND x.status IN ('pending', 'running', 'suspended');
+    CROSS JOIN LATERAL (
+        SELECT e.start, e.inbox, e.fence, e.owner, e.status FROM loom.executions AS e
+        WHERE e.tenant = k.tenant AND e.execution_id = k.execution_id
+        LIMIT 1
+    ) AS f
+    CROSS JOIN LATERAL (
+        SELECT e AS execution FROM loom.execution_v1 AS e
+        WHERE e.tenant = k.tenant AND e.execution_id = k.execution_id
+        LIMIT 1
+    ) AS g
+    WHERE f.fence = k.expected + 1 AND f.owner = k.owner
+        AND f.status IN ('pending', 'running', 'suspended');
+END
+$$;
+
+-- Take over those locked executions that may be taken. By place; index: workers_pkey.
+CREATE OR REPLACE FUNCTION loom.take_v1(
+    p_places tid[], p_owners text[], p_expected bigint[], p_deadlines bigint[],
+    p_preempts boolean[], p_now bigint
+)
+RETURNS void
+LANGUAGE plpgsql VOLATILE
+SET enable_seqscan = off SET enable_bitmapscan = off
+SET enable_indexscan = off SET enable_indexonlyscan = off
+SET plan_cache_mode = force_generic_plan SET jit = off
+AS $$
+BEGIN
+    UPDATE loom.executions AS e SET
+        fence = e.fence + 1,
+        owner = k.owner,
+        attempt = e.attempt + 1,
+        deadline = p_now + k.deadline,
+        hint_at = NULL,
+        hints = 0
+    FROM unnest(p_places, p_owners, p_expected, p_deadlines, p_preempts)
+        AS k (place, owner, expected, deadline, preempt)
+    WHERE e.ctid = k.place
+        AND e.fence = k.expected AND e.status IN ('pending', 'running', 'suspended')
+        AND (
+            k.preempt OR e.owner IS NULL OR e.owner = k.owner OR e.deadline <= p_now
+            OR NOT loom.alive_v1(e.owner, p_now)
+        );
 END
 $$;
 
@@ -83,8 +105,14 @@ CREATE OR REPLACE FUNCTION loom.fence_v1(
     p_tenant text, p_id text, p_expected bigint, p_grace bigint
 )
 RETURNS bigint
-LANGUAGE sql VOLATILE
-BEGIN ATOMIC
+LANGUAGE plpgsql VOLATILE
+SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off
+SET enable_hashjoin = off SET enable_mergejoin = off
+SET plan_cache_mode = force_generic_plan SET jit = off
+AS $$
+DECLARE
+    v_fence bigint;
+BEGIN
     UPDATE loom.executions AS e SET
         fence = e.fence + 1,
         owner = NULL,
@@ -92,32 +120,45 @@ BEGIN ATOMIC
         hint_at = CASE WHEN e.owner IS NULL THEN e.hint_at ELSE loom.now_v1() + p_grace END
     WHERE e.tenant = p_tenant AND e.execution_id = p_id
         AND (p_expected IS NULL OR e.fence = p_expected)
-    RETURNING e.fence;
-END;
+    RETURNING e.fence INTO v_fence;
+    RETURN v_fence;
+END
+$$;
 
--- Give executions back, in the order of their keys. Without a delay a hint goes, unless mail
--- has come since the claim: the holder may not have seen it. Index: executions_pkey.
+-- Give executions back, in the order of their keys: those of an owner, and those of nobody.
+-- Index: executions_pkey.
 CREATE OR REPLACE FUNCTION loom.defer_v1(
     p_tenants text[], p_ids text[], p_owner text, p_delay bigint
 )
 RETURNS void
 LANGUAGE plpgsql VOLATILE
-SET enable_seqscan = off SET enable_bitmapscan = off
-SET enable_hashjoin = off SET enable_mergejoin = off
-SET plan_cache_mode = force_generic_plan
 AS $$
 DECLARE
-    v_now bigint := loom.now_v1();
+    v_places tid[] := loom.lock_v1(p_tenants, p_ids);
+BEGIN
+    PERFORM loom.release_v1(v_places, p_owner, loom.now_v1() + p_delay);
+END
+$$;
+
+-- Let go of locked executions that this owner, or nobody, holds. Without a time for the next
+-- hint a hint goes, unless mail has come since the claim: the holder may not have seen it.
+-- By place.
+CREATE OR REPLACE FUNCTION loom.release_v1(p_places tid[], p_owner text, p_hint_at bigint)
+RETURNS void
+LANGUAGE plpgsql VOLATILE
+SET enable_seqscan = off SET enable_bitmapscan = off
+SET enable_indexscan = off SET enable_indexonlyscan = off
+SET plan_cache_mode = force_generic_plan SET jit = off
+AS $$
 BEGIN
     UPDATE loom.executions AS e SET
         owner = NULL,
         deadline = NULL,
         hint_at = CASE
-            WHEN p_delay IS NOT NULL THEN v_now + p_delay
+            WHEN p_hint_at IS NOT NULL THEN p_hint_at
             WHEN e.inbox > 0 THEN e.hint_at
         END
-    FROM unnest(p_tenants, p_ids) AS k (tenant, execution_id)
-    WHERE e.tenant = k.tenant AND e.execution_id = k.execution_id
+    WHERE e.ctid = ANY (p_places)
         AND (e.owner IS NULL OR e.owner = p_owner)
         AND e.status IN ('pending', 'running', 'suspended');
 END

@@ -1,104 +1,85 @@
--- Put items in inboxes (K7, K13). Answers with every execution that exists; `fresh` says
--- whether the item came in by this call. An id that is there already, taken ones included,
--- is a duplicate.
+-- Put items in inboxes (K7, K13). Executions come in the order of their keys, no key twice;
+-- each item says which of them it is for. Answers with a row per item, with no execution
+-- where there is none; `fresh` says whether the item came in by this call. An id that is
+-- there already, taken ones included, is a duplicate.
 --
--- Rows are locked first and in key order, so that an item's place follows the order in
--- which inboxes were locked, and an append that parks sees it or is seen by it.
+-- Rows are locked first, so that an item's position follows the order in which inboxes were
+-- locked, and an append that parks sees the item or is seen by it.
 --
 -- Indexes: executions_pkey, inbox_pkey.
 CREATE OR REPLACE FUNCTION loom.deliver_v1(
-    p_tenants text[], p_ids text[], p_item_ids text[], p_kinds text[], p_bodies bytea[],
+    p_tenants text[], p_ids text[],
+    p_targets bigint[], p_item_ids text[], p_kinds text[], p_bodies bytea[],
     p_resend_after bigint
 )
 RETURNS TABLE (item bigint, fresh boolean, execution loom.execution_v1)
 LANGUAGE plpgsql VOLATILE
-SET enable_seqscan = off SET enable_bitmapscan = off
+SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off
 SET enable_hashjoin = off SET enable_mergejoin = off
-SET plan_cache_mode = force_generic_plan
+SET plan_cache_mode = force_generic_plan SET jit = off
 AS $$
-#variable_conflict use_column
 DECLARE
+    v_places tid[] := loom.lock_v1(p_tenants, p_ids);
     v_now bigint := loom.now_v1();
-    v_fresh bigint[];
+    v_fresh boolean[] := array_fill(false, ARRAY[cardinality(p_targets)]);
+    v_item record;
 BEGIN
-    PERFORM FROM (
-        SELECT DISTINCT u.tenant, u.execution_id
-        FROM unnest(p_tenants, p_ids) AS u (tenant, execution_id)
-    ) AS k
-    JOIN loom.executions AS e ON e.tenant = k.tenant AND e.execution_id = k.execution_id
-    ORDER BY e.tenant, e.execution_id
-    FOR NO KEY UPDATE OF e;
-
-    WITH put AS (
-        INSERT INTO loom.inbox AS i (received_at, tenant, execution_id, item_id, kind, body)
-        SELECT v_now, k.tenant, k.execution_id, k.item_id, k.kind, k.body
-        FROM unnest(p_tenants, p_ids, p_item_ids, p_kinds, p_bodies)
-            WITH ORDINALITY AS k (tenant, execution_id, item_id, kind, body, n)
-        JOIN loom.executions AS e ON e.tenant = k.tenant AND e.execution_id = k.execution_id
-        WHERE e.status IN ('pending', 'running', 'suspended')
-        ORDER BY k.n
-        ON CONFLICT (tenant, execution_id, item_id) DO NOTHING
-        RETURNING i.tenant, i.execution_id, i.item_id
-    ), counted AS (
-        SELECT p.tenant, p.execution_id, count(*) AS number
-        FROM put AS p GROUP BY p.tenant, p.execution_id
-    ), told AS (
+    FOR v_item IN
+        SELECT k.*, p_tenants[k.target] AS tenant, p_ids[k.target] AS execution_id
+        FROM unnest(p_targets, p_item_ids, p_kinds, p_bodies)
+            WITH ORDINALITY AS k (target, item_id, kind, body, n)
+    LOOP
+        INSERT INTO loom.inbox (received_at, tenant, execution_id, item_id, kind, body)
+        SELECT v_now, e.tenant, e.execution_id, v_item.item_id, v_item.kind, v_item.body
+        FROM loom.executions AS e
+        WHERE e.tenant = v_item.tenant AND e.execution_id = v_item.execution_id
+            AND e.status IN ('pending', 'running', 'suspended')
+        ON CONFLICT (tenant, execution_id, item_id) DO NOTHING;
+        CONTINUE WHEN NOT FOUND;
+        v_fresh[v_item.n] := true;
         UPDATE loom.executions AS e SET
-            inbox = e.inbox + c.number,
+            inbox = e.inbox + 1,
             littered = true,
             hint_at = CASE
                 WHEN e.status = 'running' THEN e.hint_at
                 ELSE least(e.hint_at, v_now + p_resend_after)
             END
-        FROM counted AS c
-        WHERE e.tenant = c.tenant AND e.execution_id = c.execution_id
-    )
-    SELECT array_agg(first.n) INTO v_fresh
-    FROM put AS p
-    JOIN (
-        SELECT u.tenant, u.execution_id, u.item_id, min(u.n) AS n
-        FROM unnest(p_tenants, p_ids, p_item_ids)
-            WITH ORDINALITY AS u (tenant, execution_id, item_id, n)
-        GROUP BY u.tenant, u.execution_id, u.item_id
-    ) AS first USING (tenant, execution_id, item_id);
-
+        WHERE e.tenant = v_item.tenant AND e.execution_id = v_item.execution_id;
+    END LOOP;
     RETURN QUERY
-    SELECT k.n, k.n = ANY (coalesce(v_fresh, '{}')), e
-    FROM unnest(p_tenants, p_ids) WITH ORDINALITY AS k (tenant, execution_id, n)
-    JOIN loom.execution_v1 AS e ON e.tenant = k.tenant AND e.execution_id = k.execution_id;
+    SELECT k.n, v_fresh[k.n], (
+        SELECT e FROM loom.execution_v1 AS e
+        WHERE e.tenant = p_tenants[k.target] AND e.execution_id = p_ids[k.target]
+    )
+    FROM unnest(p_targets) WITH ORDINALITY AS k (target, n);
 END
 $$;
 
--- Delete items that were refused; their ids may come in again.
--- Indexes: executions_pkey, inbox_pkey.
-CREATE OR REPLACE FUNCTION loom.discard_v1(p_tenants text[], p_ids text[], p_item_ids text[])
+-- Delete items that were refused; their ids may come in again. Executions come in the order
+-- of their keys, no key twice. Indexes: executions_pkey, inbox_pkey.
+CREATE OR REPLACE FUNCTION loom.discard_v1(
+    p_tenants text[], p_ids text[], p_targets bigint[], p_item_ids text[]
+)
 RETURNS void
 LANGUAGE plpgsql VOLATILE
-SET enable_seqscan = off SET enable_bitmapscan = off
+SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off
 SET enable_hashjoin = off SET enable_mergejoin = off
-SET plan_cache_mode = force_generic_plan
+SET plan_cache_mode = force_generic_plan SET jit = off
 AS $$
+DECLARE
+    v_places tid[] := loom.lock_v1(p_tenants, p_ids);
+    v_item record;
 BEGIN
-    PERFORM FROM (
-        SELECT DISTINCT u.tenant, u.execution_id
-        FROM unnest(p_tenants, p_ids) AS u (tenant, execution_id)
-    ) AS k
-    JOIN loom.executions AS e ON e.tenant = k.tenant AND e.execution_id = k.execution_id
-    ORDER BY e.tenant, e.execution_id
-    FOR NO KEY UPDATE OF e;
-
-    WITH gone AS (
+    FOR v_item IN
+        SELECT p_tenants[k.target] AS tenant, p_ids[k.target] AS execution_id, k.item_id
+        FROM unnest(p_targets, p_item_ids) AS k (target, item_id)
+    LOOP
         DELETE FROM loom.inbox AS i
-        USING unnest(p_tenants, p_ids, p_item_ids) AS k (tenant, execution_id, item_id)
-        WHERE i.tenant = k.tenant AND i.execution_id = k.execution_id
-            AND i.item_id = k.item_id AND NOT i.taken
-        RETURNING i.tenant, i.execution_id
-    ), counted AS (
-        SELECT g.tenant, g.execution_id, count(*) AS number
-        FROM gone AS g GROUP BY g.tenant, g.execution_id
-    )
-    UPDATE loom.executions AS e SET inbox = e.inbox - c.number
-    FROM counted AS c
-    WHERE e.tenant = c.tenant AND e.execution_id = c.execution_id;
+        WHERE i.tenant = v_item.tenant AND i.execution_id = v_item.execution_id
+            AND i.item_id = v_item.item_id AND NOT i.taken;
+        CONTINUE WHEN NOT FOUND;
+        UPDATE loom.executions AS e SET inbox = e.inbox - 1
+        WHERE e.tenant = v_item.tenant AND e.execution_id = v_item.execution_id;
+    END LOOP;
 END
 $$;

@@ -1,21 +1,23 @@
--- The advisory lock that a process's lease session holds. The schema is part of it, so that
--- two journals in one database never meet.
+-- The advisory lock that a process's lease session holds. The table's identity is part of it,
+-- so that two journals in one database never meet.
 CREATE OR REPLACE FUNCTION loom.lease_key_v1(p_owner text) RETURNS bigint
-LANGUAGE sql IMMUTABLE
+LANGUAGE sql STABLE
 RETURN hashtextextended('loom.workers'::regclass::oid::text || '/' || p_owner, 0);
 
 -- Forget lapsed leases that no execution names. Indexes: workers_pkey, executions_owned.
 CREATE OR REPLACE FUNCTION loom.forget_workers_v1(p_now bigint) RETURNS void
 LANGUAGE plpgsql VOLATILE
-SET enable_seqscan = off SET enable_bitmapscan = off
+SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off
 SET enable_hashjoin = off SET enable_mergejoin = off
-SET plan_cache_mode = force_generic_plan
+SET plan_cache_mode = force_generic_plan SET jit = off
 AS $$
 BEGIN
     DELETE FROM loom.workers WHERE owner IN (
         SELECT w.owner FROM loom.workers AS w
-        WHERE w.lease_until <= p_now
-            AND NOT EXISTS (SELECT FROM loom.executions AS e WHERE e.owner = w.owner)
+        WHERE w.lease_until <= p_now AND (
+            SELECT e.recoveries FROM loom.executions AS e
+            WHERE e.owner = w.owner ORDER BY e.recoveries LIMIT 1
+        ) IS NULL
         FOR UPDATE SKIP LOCKED
     );
 END
@@ -60,14 +62,12 @@ CREATE OR REPLACE FUNCTION loom.renew_v1(
     OUT moment bigint, OUT held boolean, OUT guarded boolean, OUT tenants text[], OUT ids text[]
 )
 LANGUAGE plpgsql VOLATILE
-SET enable_seqscan = off SET enable_bitmapscan = off
-SET plan_cache_mode = force_generic_plan
+SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off
+SET enable_hashjoin = off SET enable_mergejoin = off
+SET plan_cache_mode = force_generic_plan SET jit = off
 AS $$
 #variable_conflict use_column
 BEGIN
-    -- A lease is worth nothing after a crash of the server, so it does not wait for the
-    -- disk: a stall there must not make the living look dead.
-    SET LOCAL synchronous_commit = off;
     guarded := CASE WHEN p_guard THEN pg_try_advisory_lock(loom.lease_key_v1(p_owner)) END;
     moment := loom.now_v1();
     UPDATE loom.workers AS w SET
@@ -81,30 +81,56 @@ BEGIN
         FROM (
             SELECT e.tenant, e.execution_id FROM loom.executions AS e
             WHERE e.owner = p_owner AND e.inbox > 0
+            ORDER BY e.inbox
             LIMIT 1000
         ) AS m;
     END IF;
 END
 $$;
 
--- End a lease at once and release what is still held, in key order; it is runnable at once.
--- Indexes: workers_pkey, executions_owned.
+-- End a lease at once and release what is still held; it is runnable at once.
+-- Indexes: workers_pkey, executions_owned, executions_pkey.
 CREATE OR REPLACE FUNCTION loom.retire_v1(p_owner text) RETURNS void
 LANGUAGE plpgsql VOLATILE
-SET enable_seqscan = off SET enable_bitmapscan = off
-SET plan_cache_mode = force_generic_plan
+SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off
+SET enable_hashjoin = off SET enable_mergejoin = off
+SET plan_cache_mode = force_generic_plan SET jit = off
 AS $$
 DECLARE
     v_now bigint := loom.now_v1();
+    v_tenants text[];
+    v_ids text[];
 BEGIN
     UPDATE loom.workers SET lease_until = 0 WHERE owner = p_owner;
-    PERFORM FROM loom.executions AS e
-    WHERE e.owner = p_owner
-    ORDER BY e.tenant, e.execution_id
-    FOR NO KEY UPDATE;
-    UPDATE loom.executions AS e SET owner = NULL, deadline = NULL, hint_at = v_now
-    WHERE e.owner = p_owner;
+    SELECT array_agg(h.tenant ORDER BY h.tenant, h.execution_id),
+        array_agg(h.execution_id ORDER BY h.tenant, h.execution_id)
+    INTO v_tenants, v_ids
+    FROM (
+        SELECT e.tenant, e.execution_id FROM loom.executions AS e
+        WHERE e.owner = p_owner ORDER BY e.recoveries
+    ) AS h;
+    PERFORM loom.release_v1(loom.held_v1(v_tenants, v_ids, p_owner), p_owner, v_now);
     PERFORM loom.forget_workers_v1(v_now);
+END
+$$;
+
+-- The places of those executions, locked, that an owner still holds. Index: executions_pkey.
+CREATE OR REPLACE FUNCTION loom.held_v1(p_tenants text[], p_ids text[], p_owner text)
+RETURNS tid[]
+LANGUAGE plpgsql VOLATILE
+SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off
+SET enable_hashjoin = off SET enable_mergejoin = off
+SET plan_cache_mode = force_generic_plan SET jit = off
+AS $$
+BEGIN
+    RETURN ARRAY(
+        SELECT (
+            SELECT e.ctid FROM loom.executions AS e
+            WHERE e.tenant = k.tenant AND e.execution_id = k.execution_id AND e.owner = p_owner
+            FOR NO KEY UPDATE
+        )
+        FROM unnest(p_tenants, p_ids) AS k (tenant, execution_id)
+    );
 END
 $$;
 
@@ -121,10 +147,11 @@ LANGUAGE plpgsql VOLATILE
 AS $$
 DECLARE
     v_now bigint := loom.now_v1();
-    v_worker loom.workers;
+    v_worker record;
     v_here_since bigint;
 BEGIN
-    SELECT * INTO v_worker FROM loom.workers AS w WHERE w.owner = p_owner;
+    SELECT w.lease_until, w.renewed_at, w.guarded INTO v_worker
+    FROM loom.workers AS w WHERE w.owner = p_owner;
     IF NOT FOUND OR v_worker.lease_until <= v_now THEN
         RETURN true;
     END IF;

@@ -7,9 +7,9 @@
 -- Indexes: executions_owned, workers_pkey.
 CREATE OR REPLACE FUNCTION loom.dead_owners_v1(p_now bigint) RETURNS text[]
 LANGUAGE plpgsql VOLATILE
-SET enable_seqscan = off SET enable_bitmapscan = off
+SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off
 SET enable_hashjoin = off SET enable_mergejoin = off
-SET plan_cache_mode = force_generic_plan
+SET plan_cache_mode = force_generic_plan SET jit = off
 AS $$
 BEGIN
     UPDATE loom.workers SET lease_until = 0 WHERE owner IN (
@@ -20,17 +20,18 @@ BEGIN
     RETURN ARRAY(
         WITH RECURSIVE holder (owner) AS (
             (SELECT e.owner FROM loom.executions AS e
-             WHERE e.owner IS NOT NULL ORDER BY e.owner LIMIT 1)
+             WHERE e.owner IS NOT NULL ORDER BY e.owner, e.recoveries LIMIT 1)
             UNION ALL
             SELECT (
                 SELECT e.owner FROM loom.executions AS e
-                WHERE e.owner > h.owner ORDER BY e.owner LIMIT 1
+                WHERE e.owner > h.owner ORDER BY e.owner, e.recoveries LIMIT 1
             )
             FROM holder AS h WHERE h.owner IS NOT NULL
         )
         SELECT h.owner FROM holder AS h
-        LEFT JOIN loom.workers AS w ON w.owner = h.owner
-        WHERE h.owner IS NOT NULL AND coalesce(w.lease_until, 0) = 0
+        WHERE h.owner IS NOT NULL AND coalesce((
+            SELECT w.lease_until FROM loom.workers AS w WHERE w.owner = h.owner
+        ), 0) = 0
     );
 END
 $$;
@@ -42,57 +43,79 @@ CREATE OR REPLACE FUNCTION loom.take_abandoned_v1(
 )
 RETURNS TABLE (lost_owner text, start bytea, execution loom.execution_v1)
 LANGUAGE plpgsql VOLATILE
-SET enable_seqscan = off SET enable_bitmapscan = off
+SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off
 SET enable_hashjoin = off SET enable_mergejoin = off
-SET plan_cache_mode = force_generic_plan
+SET plan_cache_mode = force_generic_plan SET jit = off
 AS $$
-#variable_conflict use_column
 DECLARE
     v_now bigint := loom.now_v1();
     v_dead text[] := loom.dead_owners_v1(v_now);
-    v_tenants text[];
-    v_ids text[];
-    v_owners text[];
+    v_tenants text[] := '{}';
+    v_ids text[] := '{}';
+    v_owners text[] := '{}';
+    v_places tid[] := '{}';
+    v_found record;
 BEGIN
-    SELECT array_agg(p.tenant), array_agg(p.execution_id), array_agg(p.owner)
-    INTO v_tenants, v_ids, v_owners
-    FROM (
+    FOR v_found IN
         SELECT held.* FROM unnest(v_dead) AS d (owner)
         CROSS JOIN LATERAL (
-            SELECT e.tenant, e.execution_id, e.owner FROM loom.executions AS e
+            SELECT e.ctid AS place, e.tenant, e.execution_id, e.owner FROM loom.executions AS e
             WHERE e.owner = d.owner AND e.recoveries < p_max_recoveries
+            ORDER BY e.recoveries
             LIMIT p_limit
             FOR NO KEY UPDATE SKIP LOCKED
         ) AS held
         LIMIT p_limit
-    ) AS p;
-    IF coalesce(cardinality(v_ids), 0) < p_limit THEN
-        SELECT v_tenants || array_agg(p.tenant), v_ids || array_agg(p.execution_id),
-            v_owners || array_agg(p.owner)
-        INTO v_tenants, v_ids, v_owners
-        FROM (
-            SELECT e.tenant, e.execution_id, e.owner FROM loom.executions AS e
-            WHERE e.deadline <= v_now AND e.owner IS NOT NULL
-                AND e.recoveries < p_max_recoveries
-                AND e.owner <> ALL (v_dead)
-            ORDER BY e.deadline
-            LIMIT p_limit - coalesce(cardinality(v_ids), 0)
-            FOR NO KEY UPDATE SKIP LOCKED
-        ) AS p;
-    END IF;
-    IF v_ids IS NULL THEN
+    LOOP
+        v_tenants := v_tenants || v_found.tenant;
+        v_ids := v_ids || v_found.execution_id;
+        v_owners := v_owners || v_found.owner;
+        v_places := v_places || v_found.place;
+    END LOOP;
+    FOR v_found IN
+        SELECT e.ctid AS place, e.tenant, e.execution_id, e.owner FROM loom.executions AS e
+        WHERE e.deadline <= v_now AND e.owner IS NOT NULL AND e.owner <> ALL (v_dead)
+            AND e.recoveries < p_max_recoveries
+        ORDER BY e.deadline
+        LIMIT p_limit - cardinality(v_ids)
+        FOR NO KEY UPDATE SKIP LOCKED
+    LOOP
+        v_tenants := v_tenants || v_found.tenant;
+        v_ids := v_ids || v_found.execution_id;
+        v_owners := v_owners || v_found.owner;
+        v_places := v_places || v_found.place;
+    END LOOP;
+    IF v_ids = '{}' THEN
         RETURN;
     END IF;
-    UPDATE loom.executions AS e SET
-        owner = NULL, deadline = NULL, hint_at = v_now + p_resend_after
-    FROM unnest(v_tenants, v_ids) AS k (tenant, execution_id)
-    WHERE e.tenant = k.tenant AND e.execution_id = k.execution_id;
+    PERFORM loom.detach_v1(v_places, v_now + p_resend_after);
     RETURN QUERY
-    SELECT k.owner, x.start, e
+    SELECT k.owner, f.start, g.execution
     FROM unnest(v_tenants, v_ids, v_owners) AS k (tenant, execution_id, owner)
-    JOIN loom.executions AS x ON x.tenant = k.tenant AND x.execution_id = k.execution_id
-    JOIN loom.execution_v1 AS e ON e.tenant = k.tenant AND e.execution_id = k.execution_id
-    ORDER BY x.updated_at;
+    CROSS JOIN LATERAL (
+        SELECT e.start, e.updated_at FROM loom.executions AS e
+        WHERE e.tenant = k.tenant AND e.execution_id = k.execution_id
+        LIMIT 1
+    ) AS f
+    CROSS JOIN LATERAL (
+        SELECT e AS execution FROM loom.execution_v1 AS e
+        WHERE e.tenant = k.tenant AND e.execution_id = k.execution_id
+        LIMIT 1
+    ) AS g
+    ORDER BY f.updated_at;
+END
+$$;
+
+-- Take locked executions from whoever holds them. By place.
+CREATE OR REPLACE FUNCTION loom.detach_v1(p_places tid[], p_hint_at bigint) RETURNS void
+LANGUAGE plpgsql VOLATILE
+SET enable_seqscan = off SET enable_bitmapscan = off
+SET enable_indexscan = off SET enable_indexonlyscan = off
+SET plan_cache_mode = force_generic_plan SET jit = off
+AS $$
+BEGIN
+    UPDATE loom.executions AS e SET owner = NULL, deadline = NULL, hint_at = p_hint_at
+    WHERE e.ctid = ANY (p_places);
 END
 $$;
 
@@ -101,32 +124,37 @@ $$;
 CREATE OR REPLACE FUNCTION loom.exhausted_v1(p_max_recoveries bigint, p_limit bigint)
 RETURNS SETOF loom.execution_v1
 LANGUAGE plpgsql VOLATILE
-SET enable_seqscan = off SET enable_bitmapscan = off
+SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off
 SET enable_hashjoin = off SET enable_mergejoin = off
-SET plan_cache_mode = force_generic_plan
+SET plan_cache_mode = force_generic_plan SET jit = off
 AS $$
 DECLARE
     v_now bigint := loom.now_v1();
     v_dead text[] := loom.dead_owners_v1(v_now);
 BEGIN
     RETURN QUERY
-    SELECT e.* FROM (
+    SELECT f.* FROM (
         (SELECT held.tenant, held.execution_id FROM unnest(v_dead) AS d (owner)
          CROSS JOIN LATERAL (
-            SELECT x.tenant, x.execution_id FROM loom.executions AS x
-            WHERE x.owner = d.owner AND x.recoveries >= p_max_recoveries
+            SELECT e.tenant, e.execution_id FROM loom.executions AS e
+            WHERE e.owner = d.owner AND e.recoveries >= p_max_recoveries
+            ORDER BY e.recoveries
             LIMIT p_limit
          ) AS held
          LIMIT p_limit)
         UNION
-        (SELECT x.tenant, x.execution_id FROM loom.executions AS x
-         WHERE x.deadline <= v_now AND x.owner IS NOT NULL
-            AND x.recoveries >= p_max_recoveries
-         ORDER BY x.deadline
+        (SELECT e.tenant, e.execution_id FROM loom.executions AS e
+         WHERE e.deadline <= v_now AND e.owner IS NOT NULL
+            AND e.recoveries >= p_max_recoveries
+         ORDER BY e.deadline
          LIMIT p_limit)
     ) AS k
-    JOIN loom.execution_v1 AS e ON e.tenant = k.tenant AND e.execution_id = k.execution_id
-    ORDER BY e.updated_at, e.tenant, e.execution_id
+    CROSS JOIN LATERAL (
+        SELECT e.* FROM loom.execution_v1 AS e
+        WHERE e.tenant = k.tenant AND e.execution_id = k.execution_id
+        LIMIT 1
+    ) AS f
+    ORDER BY f.updated_at, f.tenant, f.execution_id
     LIMIT p_limit;
 END
 $$;
@@ -139,38 +167,41 @@ CREATE OR REPLACE FUNCTION loom.take_unsent_v1(
 )
 RETURNS TABLE (start bytea, execution loom.execution_v1)
 LANGUAGE plpgsql VOLATILE
-SET enable_seqscan = off SET enable_bitmapscan = off
+SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off
 SET enable_hashjoin = off SET enable_mergejoin = off
-SET plan_cache_mode = force_generic_plan
+SET plan_cache_mode = force_generic_plan SET jit = off
 AS $$
-#variable_conflict use_column
 DECLARE
     v_now bigint := loom.now_v1();
     v_queues text[] := p_queues;
     v_tenants text[];
     v_ids text[];
+    v_places tid[];
 BEGIN
     IF v_queues IS NULL THEN
         v_queues := ARRAY(
             WITH RECURSIVE known (queue) AS (
                 (SELECT e.queue FROM loom.executions AS e
-                 WHERE e.hint_at IS NOT NULL AND e.owner IS NULL ORDER BY e.queue LIMIT 1)
+                 WHERE e.hint_at IS NOT NULL AND e.owner IS NULL
+                 ORDER BY e.queue, e.hint_at LIMIT 1)
                 UNION ALL
                 SELECT (
                     SELECT e.queue FROM loom.executions AS e
                     WHERE e.hint_at IS NOT NULL AND e.owner IS NULL AND e.queue > q.queue
-                    ORDER BY e.queue LIMIT 1
+                    ORDER BY e.queue, e.hint_at LIMIT 1
                 )
                 FROM known AS q WHERE q.queue IS NOT NULL
             )
             SELECT q.queue FROM known AS q WHERE q.queue IS NOT NULL
         );
     END IF;
-    SELECT array_agg(p.tenant), array_agg(p.execution_id) INTO v_tenants, v_ids
+    SELECT array_agg(p.place), array_agg(p.tenant), array_agg(p.execution_id)
+    INTO v_places, v_tenants, v_ids
     FROM (
         SELECT due.* FROM (SELECT DISTINCT u.queue FROM unnest(v_queues) AS u (queue)) AS q
         CROSS JOIN LATERAL (
-            SELECT e.tenant, e.execution_id, e.hint_at FROM loom.executions AS e
+            SELECT e.ctid AS place, e.tenant, e.execution_id, e.hint_at
+            FROM loom.executions AS e
             WHERE e.queue = q.queue AND e.hint_at <= v_now AND e.owner IS NULL
             ORDER BY e.hint_at
             LIMIT p_limit
@@ -182,17 +213,40 @@ BEGIN
     IF v_ids IS NULL THEN
         RETURN;
     END IF;
+    PERFORM loom.put_off_v1(v_places, v_now, p_resend_after, p_backoff_limit);
+    RETURN QUERY
+    SELECT f.start, g.execution
+    FROM unnest(v_tenants, v_ids) WITH ORDINALITY AS k (tenant, execution_id, n)
+    CROSS JOIN LATERAL (
+        SELECT e.start FROM loom.executions AS e
+        WHERE e.tenant = k.tenant AND e.execution_id = k.execution_id
+        LIMIT 1
+    ) AS f
+    CROSS JOIN LATERAL (
+        SELECT e AS execution FROM loom.execution_v1 AS e
+        WHERE e.tenant = k.tenant AND e.execution_id = k.execution_id
+        LIMIT 1
+    ) AS g
+    ORDER BY k.n;
+END
+$$;
+
+-- Count a hint of locked executions and set the next. By place.
+CREATE OR REPLACE FUNCTION loom.put_off_v1(
+    p_places tid[], p_now bigint, p_resend_after bigint, p_backoff_limit bigint
+)
+RETURNS void
+LANGUAGE plpgsql VOLATILE
+SET enable_seqscan = off SET enable_bitmapscan = off
+SET enable_indexscan = off SET enable_indexonlyscan = off
+SET plan_cache_mode = force_generic_plan SET jit = off
+AS $$
+BEGIN
     UPDATE loom.executions AS e SET
         hints = e.hints + 1,
-        hint_at = v_now + least(p_resend_after * (1::bigint << least(e.hints, 30)::integer),
-            p_backoff_limit)
-    FROM unnest(v_tenants, v_ids) AS k (tenant, execution_id)
-    WHERE e.tenant = k.tenant AND e.execution_id = k.execution_id;
-    RETURN QUERY
-    SELECT x.start, e
-    FROM unnest(v_tenants, v_ids) WITH ORDINALITY AS k (tenant, execution_id, n)
-    JOIN loom.executions AS x ON x.tenant = k.tenant AND x.execution_id = k.execution_id
-    JOIN loom.execution_v1 AS e ON e.tenant = k.tenant AND e.execution_id = k.execution_id
-    ORDER BY k.n;
+        hint_at = p_now + least(
+            p_resend_after::numeric * (1::bigint << least(e.hints, 30)::integer), p_backoff_limit
+        )::bigint
+    WHERE e.ctid = ANY (p_places);
 END
 $$;
