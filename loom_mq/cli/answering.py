@@ -26,7 +26,7 @@ from loom_mq.ids import RandomIds, check_id
 from loom_mq.journal.protocol import DeliverVerdict, Journal
 from loom_mq.kernel.fold import decode_payload
 from loom_mq.model import events as ev
-from loom_mq.model.execution import ExecutionKey, InboxItem, InboxKind, Status
+from loom_mq.model.execution import CANCEL_ID, ExecutionKey, InboxItem, InboxKind, Status
 from loom_mq.model.messages import RefusalReason
 
 _FOLLOW_SECONDS: Final = 4.0
@@ -153,7 +153,7 @@ def cancel(
     item = InboxItem(
         tenant=key.tenant,
         execution_id=key.execution_id,
-        item_id="cancel",
+        item_id=CANCEL_ID,
         kind=InboxKind.CANCEL,
         payload=reason.encode(errors="replace")[:MAX_REASON_BYTES],
     )

@@ -12,7 +12,7 @@ from loom_mq.cli.exits import Exit
 from loom_mq.cli.options import Limit, reach_of
 from loom_mq.cli.reach import Reach, open_journal
 from loom_mq.cli.screen import Page
-from loom_mq.kernel.explain import span
+from loom_mq.kernel.wording import span
 
 
 def workers(ctx: typer.Context) -> Exit:

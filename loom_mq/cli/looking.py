@@ -17,8 +17,9 @@ from loom_mq.cli.screen import Cell, Page
 from loom_mq.codec.values import to_display
 from loom_mq.errors import InputError, UnknownExecutionError
 from loom_mq.journal.protocol import CLAIM_PAGE, Journal, ListQuery
-from loom_mq.kernel.explain import Reason, explain, span
+from loom_mq.kernel.explain import Reason, explain
 from loom_mq.kernel.fold import ExecutionState, FrameStatus, fold
+from loom_mq.kernel.wording import span
 from loom_mq.model.events import Envelope, EventKind
 from loom_mq.model.execution import ExecutionKey, ExecutionRow, Status
 

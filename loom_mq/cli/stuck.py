@@ -14,7 +14,8 @@ from loom_mq.cli.options import reach_of
 from loom_mq.cli.reach import Reach, open_journal
 from loom_mq.cli.screen import Cell, Page
 from loom_mq.journal.protocol import Journal, ListQuery
-from loom_mq.kernel.explain import Reason, explain, span
+from loom_mq.kernel.explain import Reason, explain
+from loom_mq.kernel.wording import span
 from loom_mq.model.execution import ExecutionRow, FlowRecord, Status, WorkerRecord
 
 _PAGE: Final = 500

@@ -15,8 +15,9 @@ from loom_mq.clock import MICROS
 from loom_mq.codec.values import to_display
 from loom_mq.errors import InputError
 from loom_mq.journal.protocol import DeadLetter
-from loom_mq.kernel.explain import Reason, span
+from loom_mq.kernel.explain import Reason
 from loom_mq.kernel.fold import decode_payload
+from loom_mq.kernel.wording import span
 from loom_mq.model import events as ev
 from loom_mq.model.events import Envelope
 from loom_mq.model.execution import ExecutionRow, Status, WorkerRecord

@@ -239,7 +239,8 @@ class Client:
         switchboard = self._open()
         item = self._item(flow, input, id, "", None, Notify.RESULT)
         outcome = await switchboard.start_unconfirmed(item)
-        return await self._handle(item.id, flow, outcome).result(timeout=timeout)
+        handle = self._handle(item.id, flow, outcome)
+        return await handle.result_of(item, timeout)
 
     @overload
     def handle(self, id: str, flow: Flow[Any, Out]) -> Handle[Out]: ...

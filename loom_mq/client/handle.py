@@ -16,7 +16,7 @@ from loom_mq.codec.values import ValueCodec, codec_for
 from loom_mq.errors import ExecutionCancelledError, ExecutionFailedError
 from loom_mq.ids import check_id
 from loom_mq.model.execution import ExecutionKey, Status
-from loom_mq.model.messages import ControlItem, ControlOp, ReplyItem
+from loom_mq.model.messages import ControlItem, ControlOp, ReplyItem, StartItem
 
 T_co = TypeVar("T_co", covariant=True)
 
@@ -87,12 +87,16 @@ class Handle(Generic[T_co]):
             WaitTimeoutError: it has not ended in time; it goes on.
             UnknownExecutionError: there is no such execution.
         """
+        return await self.result_of(None, timeout)
+
+    async def result_of(self, start: StartItem | None, timeout: float | None) -> T_co:
+        """As `result`, for a start that may still be under way; for `Client.execute`."""
         switchboard = self._switchboard()
         ask_first = self._outcome is None
         if self._outcome is None:
             self._outcome = switchboard.outcome(self._key)
         outcome = await switchboard.await_outcome(
-            self._key, self._outcome, timeout, ask_first=ask_first
+            self._key, self._outcome, timeout, ask_first=ask_first, start=start
         )
         if outcome.status is Status.COMPLETED:
             return cast("T_co", self._codec.decode(outcome.result or b""))
@@ -178,7 +182,7 @@ class Handle(Generic[T_co]):
             UnknownExecutionError: there is no such execution.
             WaitTimeoutError: not stored in time; calling again is safe.
         """
-        await self._request(ControlOp.CANCEL, timeout, reason=reason, item_id="cancel")
+        await self._request(ControlOp.CANCEL, timeout, reason=reason)
 
     async def _request(
         self,

@@ -119,13 +119,19 @@ class Switchboard:
     def outcome(self, key: ExecutionKey) -> Reply:
         """The future outcome of an execution, shared by all who hold it."""
         future = self._outcomes.get(key)
-        if future is None or future.cancelled():
+        if future is None or future.cancelled() or (future.done() and future.exception()):
             future = asyncio.get_running_loop().create_future()
             self._outcomes[key] = future
         return future
 
     async def await_outcome(
-        self, key: ExecutionKey, future: Reply, timeout: float | None, *, ask_first: bool
+        self,
+        key: ExecutionKey,
+        future: Reply,
+        timeout: float | None,
+        *,
+        ask_first: bool,
+        start: StartItem | None = None,
     ) -> ReplyItem:
         """Wait for an execution's end, asking again now and then.
 
@@ -134,6 +140,8 @@ class Switchboard:
             future: from `outcome`.
             timeout: seconds; None waits as long as it takes.
             ask_first: nobody has told the fleet yet that we want to know.
+            start: the start that nobody has confirmed: sent again instead of asking, for
+                whoever asks may be answered before the start is.
 
         Raises:
             WaitTimeoutError: not within `timeout` seconds.
@@ -159,7 +167,10 @@ class Switchboard:
                     execution_id=key.execution_id,
                 )
             turn += 1
-            await self._watch(key, errand)
+            if start is None:
+                await self._watch(key, errand)
+            else:
+                await self._start_again(start)
         self._errands.pop(errand, None)
         return future.result()
 
@@ -236,6 +247,13 @@ class Switchboard:
             raise WaitTimeoutError(too_late, execution_id=execution_id) from error
         finally:
             del self._requests[correlation]
+
+    async def _start_again(self, item: StartItem) -> None:
+        self._errands[item.correlation] = ExecutionKey(item.tenant, item.id)
+        try:
+            await self._publish_start(item)
+        except LoomError as error:
+            _log.info("client.start_failed", execution_id=item.id, error=str(error))
 
     async def _watch(self, key: ExecutionKey, errand: str) -> None:
         item = ControlItem(

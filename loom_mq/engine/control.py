@@ -24,6 +24,7 @@ from loom_mq.engine.packages import PackageSender
 from loom_mq.errors import (
     ExecutionEndedError,
     InputError,
+    InvalidIdError,
     LoomError,
     PayloadTooLargeError,
     ResumeRefusedError,
@@ -34,6 +35,7 @@ from loom_mq.journal.patience import patient
 from loom_mq.journal.protocol import DeliverVerdict, Journal
 from loom_mq.lane import Lane
 from loom_mq.model.execution import (
+    CANCEL_ID,
     ExecutionKey,
     ExecutionRow,
     InboxItem,
@@ -159,14 +161,18 @@ class Control:
         return state_reply(row, correlation, ReplyKind.STORED)
 
     def _inbox_item(self, delivery: Delivery, item: ControlItem, correlation: str) -> InboxItem:
-        item_id = check_id(item.item_id or self._ids.execution(), "item id")
+        # a request that is delivered twice must not become two answers
+        item_id = check_id(item.item_id or correlation or self._ids.execution(), "item id")
         if item.op is ControlOp.CANCEL:
             payload = item.reason.encode(errors="replace")[:MAX_REASON_BYTES]
             kind = InboxKind.CANCEL
+            item_id = CANCEL_ID
         else:
             check_id(item.gate, "gate name")
             payload = stored_input(item.payload, item.input, delivery.content_type)
             kind = InboxKind.ANSWER
+            if item_id == CANCEL_ID:
+                raise InvalidIdError(f"{CANCEL_ID!r} is no id for an answer; choose another")
             if len(payload) > self._payload_limit:
                 raise PayloadTooLargeError(
                     f"answer to gate {item.gate!r}", len(payload), self._payload_limit

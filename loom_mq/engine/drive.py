@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import enum
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 
 import msgspec
 import structlog
@@ -30,6 +30,10 @@ _log = structlog.get_logger(__name__)
 
 GRACE = 1.0
 """Seconds that interrupted work gets to unwind (K10)."""
+
+
+SETTLING_TURNS = 8
+"""Turns of the event loop that a flow's tasks get to pass on what has just happened."""
 
 
 class DriveEnd(enum.StrEnum):
@@ -84,6 +88,7 @@ class Drive:
         claim: ownership to take with the first append.
         mail: inbox items read with the claim.
         now: journal time of the claim, by which waits are due.
+        bereaved: the holder before died, rather than gave it back.
         claimed: called once the first append is answered, when it carries the claim.
     """
 
@@ -100,6 +105,7 @@ class Drive:
         claim: ClaimIntent | None = None,
         mail: tuple[InboxItem, ...] = (),
         now: int = 0,
+        bereaved: bool = False,
         claimed: Callable[[], None] | None = None,
     ) -> None:
         self.key = key
@@ -110,6 +116,7 @@ class Drive:
         self._start = start
         self._claimed = claimed
         self._now_at_claim = now
+        self._bereaved = bereaved
         self._changed = asyncio.Event()
         self._stopping = False
         self._deadline: float | None = None
@@ -131,13 +138,18 @@ class Drive:
             taken=self._on_taken,
             refuse=self._on_wrong_answer,
         )
-        self._sort(mail)
+        self._mail.add(mail)
 
     @property
     def age(self) -> float:
         """Seconds from the execution's first event to its newest."""
         state = self._log.state
         return 0.0 if state.started_at is None else (state.updated_at - state.started_at) / MICROS
+
+    @property
+    def fence(self) -> int:
+        """The fence that this attempt holds."""
+        return self._log.fence
 
     @property
     def closing(self) -> bool:
@@ -148,7 +160,7 @@ class Drive:
 
     def deliver(self, items: tuple[InboxItem, ...]) -> None:
         """Inbox items that were read while the attempt runs."""
-        if self._sort(items):
+        if self._mail.add(items):
             self._changed.set()
 
     def give_back(self) -> None:
@@ -163,6 +175,8 @@ class Drive:
         if not self._open():
             return DriveEnd.IDLE
         self._activation.start(self._body)
+        if self._mail.cancel is not None:
+            self._changed.set()
         while True:
             await self._changed.wait()
             self._changed.clear()
@@ -173,14 +187,19 @@ class Drive:
     def _open(self) -> bool:
         """Emit what begins this attempt; False when there is nothing to do (F3).
 
-        A takeover or a wake is on hold until the flow has replayed what is there and
-        does something new: code that does not fit the log leaves it untouched (K3).
+        A wake, or a takeover from a holder that gave the execution back, is on hold
+        until the flow has replayed what is there and does something new: code that does
+        not fit the log leaves it untouched (K3).
         """
         state = self._log.state
         if self._start is not None:
             self._log.emit(self._start, on_durable=self._claimed)
         elif state.status is Status.RUNNING:
-            self._log.emit(ev.ExecutionRecovered(self._home.owner, self._attempt), hold=True)
+            # after a death it goes out at once: code that kills its worker during the
+            # replay must use up its recoveries (F8)
+            self._log.emit(
+                ev.ExecutionRecovered(self._home.owner, self._attempt), hold=not self._bereaved
+            )
         elif state.status is Status.SUSPENDED:
             answered = {wait.id for wait in state.parked_on if self._has_answer(wait)}
             ended = tuple(
@@ -222,11 +241,23 @@ class Drive:
         elif activation.cancelling and late:
             return await self._finish()
         elif activation.frozen and not activation.cancelling:
-            if activation.in_flight == 0 or late:
+            if late or await self._settled():
                 return await self._park()
             if self._deadline is None:
                 self._set_deadline()
         return None
+
+    async def _settled(self) -> bool:
+        """Whether nothing is in flight, and stays so once the flow's tasks had their turns.
+
+        The end of the last step may cancel the very wait that asked for the park, or let
+        another branch reach its own.
+        """
+        for _ in range(SETTLING_TURNS):
+            if self._activation.in_flight:
+                return False
+            await asyncio.sleep(0)
+        return self._activation.frozen and self._activation.in_flight == 0
 
     async def _park(self) -> DriveEnd:
         waits = self._activation.waits
@@ -236,7 +267,8 @@ class Drive:
         await self._activation.abandon(GRACE)
         if await self._log.flushed() is not None:
             return DriveEnd.REFUSED
-        if self._log.inbox_left > len(self._mail):
+        unseen = self._log.inbox_left > len(self._mail)
+        if unseen or any(self._has_answer(wait) for wait in waits):
             return DriveEnd.PARKED_WITH_MAIL
         return DriveEnd.PARKED
 
@@ -300,17 +332,6 @@ class Drive:
 
     def _on_taken(self, item: InboxItem) -> None:
         self._reply(item, ReplyItem(kind=ReplyKind.TAKEN, id=self.key.execution_id))
-
-    def _sort(self, items: Iterable[InboxItem]) -> bool:
-        """Take in what is new; an answer id that was taken before is no new answer (K7)."""
-        new = []
-        for item in items:
-            if item.item_id in self._log.state.taken:
-                self._home.discard(self.key, item)
-                self._on_taken(item)
-            else:
-                new.append(item)
-        return self._mail.add(new)
 
     def _on_wrong_answer(self, item: InboxItem, error: CodecError) -> None:
         refusal = ResumeRefusedError(

@@ -96,7 +96,7 @@ class Driver:
         except Exception:  # one package must never take the worker down
             _log.exception("package.crashed", **_names(package))
             # it may be claimed by now, and nobody else drives what a live owner holds
-            self._give_back.add(key, CRASH_DELAY)
+            self._give_back.add(key, CRASH_DELAY, package.fence + 1)
             settled.done(requeue=True)
         finally:
             settled.done()
@@ -109,6 +109,7 @@ class Driver:
                 [key],
                 self._home.owner,
                 self._unknown_flow_delay * (1 + self._home.around.ids.fraction()),
+                [package.fence],
             )
             return
         hand = await self.hands.take(key)
@@ -172,14 +173,14 @@ class Driver:
                 )
             )
             if verdict.claimed is None:
-                self._note_refusal(key, verdict.error, settled)
+                self._note_refusal(key, fence + 1, verdict.error, settled)
                 return
             settled.done()
             claimed = verdict.claimed
             if claimed.row.flow != flow.name or claimed.row.version != flow.version:
-                self._give_back.add(key, self._unknown_flow_delay)
+                self._give_back.add(key, self._unknown_flow_delay, claimed.row.fence)
                 return
-            drive = await self._drive_of(key, flow, claimed)
+            drive = await self._drive_of(key, flow, claimed, bereaved=cause is Cause.RECOVER)
             if cause is Cause.RECOVER:
                 self._home.around.metrics.recovered("claimed")
             end, _refusal = await self._run(drive, flow, hand)
@@ -187,7 +188,9 @@ class Driver:
                 return
             fence = claimed.row.fence
 
-    async def _drive_of(self, key: ExecutionKey, flow: AnyFlow, claimed: Claimed) -> Drive:
+    async def _drive_of(
+        self, key: ExecutionKey, flow: AnyFlow, claimed: Claimed, *, bereaved: bool
+    ) -> Drive:
         state = fold(claimed.events)
         more = claimed.more
         while more:
@@ -204,6 +207,7 @@ class Driver:
             start=None if claimed.start is None else _decode_start(claimed.start),
             mail=claimed.inbox,
             now=claimed.now,
+            bereaved=bereaved,
         )
 
     async def _run(
@@ -220,30 +224,35 @@ class Driver:
             self._home.around.metrics.execution_finished(flow.name, end.value, drive.age)
         match end:
             case DriveEnd.IDLE:
-                self._give_back.add(drive.key, None)
+                self._give_back.add(drive.key, None, drive.fence)
             case DriveEnd.GIVEN_BACK:
-                self._give_back.add(drive.key, 0.0)
+                self._give_back.add(drive.key, 0.0, drive.fence)
             case DriveEnd.MISMATCH:
-                self._give_back.add(drive.key, self._mismatch_delay)
+                self._give_back.add(drive.key, self._mismatch_delay, drive.fence)
             case DriveEnd.REFUSED:
-                self._note_loss(drive.key, drive.refusal)
+                self._note_loss(drive)
             case _:
                 pass
         return end, drive.refusal
 
     # ---- refusals -------------------------------------------------------------------
 
-    def _note_refusal(self, key: ExecutionKey, error: LoomError | None, settled: Once) -> None:
+    def _note_refusal(
+        self, key: ExecutionKey, wanted: int, error: LoomError | None, settled: Once
+    ) -> None:
         """A claim was refused: whoever holds the execution goes on with it (F5)."""
         if isinstance(error, StorageWriteError | JournalUnreachableError):
             _log.warning("execution.claim_failed", execution_id=key.execution_id, error=str(error))
+            # the claim may have been committed all the same (J4)
+            self._give_back.add(key, CRASH_DELAY, wanted)
             settled.done(requeue=True)
         else:
             self._home.around.metrics.superseded("claim")
             _log.debug("attempt.superseded", execution_id=key.execution_id, why=str(error))
 
-    def _note_loss(self, key: ExecutionKey, error: LoomError | None) -> None:
+    def _note_loss(self, drive: Drive) -> None:
         """An append was refused in the middle of an attempt."""
+        key, error = drive.key, drive.refusal
         if isinstance(error, ExecutionAlreadyExistsError | StartFencedOutError):
             self._home.around.metrics.superseded("start")  # a package that came twice, most likely
             _log.debug("attempt.superseded", execution_id=key.execution_id, why=str(error))
@@ -254,7 +263,7 @@ class Driver:
             return
         _log.error("execution.write_failed", execution_id=key.execution_id, error=str(error))
         if isinstance(error, JournalError | JournalUnreachableError):
-            self._give_back.add(key, 1.0)
+            self._give_back.add(key, CRASH_DELAY, drive.fence)
 
 
 def _names(package: Package) -> dict[str, str]:

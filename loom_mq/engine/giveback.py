@@ -6,8 +6,6 @@ alive, and nobody driving it.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import structlog
 
 from loom_mq.engine.background import Background
@@ -19,28 +17,19 @@ _log = structlog.get_logger(__name__)
 
 
 class GiveBack:
-    """See the module's docstring.
+    """See the module's docstring."""
 
-    Args:
-        in_hand: whether the execution is being driven again by now.
-    """
-
-    def __init__(
-        self,
-        journal: Journal,
-        owner: str,
-        background: Background,
-        in_hand: Callable[[ExecutionKey], bool],
-    ) -> None:
+    def __init__(self, journal: Journal, owner: str, background: Background) -> None:
         self._journal = journal
         self._owner = owner
         self._background = background
-        self._in_hand = in_hand
-        self._pending: dict[ExecutionKey, float | None] = {}
+        self._pending: dict[ExecutionKey, tuple[float | None, int]] = {}
 
-    def add(self, key: ExecutionKey, delay: float | None) -> None:
-        """Let go of an execution: to be sent again after `delay` seconds, or not at all."""
-        self._pending[key] = delay
+    def add(self, key: ExecutionKey, delay: float | None, fence: int) -> None:
+        """Let go of an execution held under `fence`: to be sent again after `delay`
+        seconds, or when something happens to it (None).
+        """
+        self._pending[key] = (delay, fence)
         self._background.spawn(self._flush())
 
     def again(self) -> None:
@@ -49,14 +38,15 @@ class GiveBack:
             self._background.spawn(self._flush())
 
     async def _flush(self) -> None:
-        by_delay: dict[float | None, list[ExecutionKey]] = {}
-        for key, delay in list(self._pending.items()):
+        by_delay: dict[float | None, list[tuple[ExecutionKey, int]]] = {}
+        for key, (delay, fence) in list(self._pending.items()):
             del self._pending[key]
-            if not self._in_hand(key):
-                by_delay.setdefault(delay, []).append(key)
-        for delay, keys in by_delay.items():
+            by_delay.setdefault(delay, []).append((key, fence))
+        for delay, held in by_delay.items():
+            keys, fences = zip(*held, strict=True)
             try:
-                await self._journal.defer(keys, self._owner, delay)
+                await self._journal.defer(keys, self._owner, delay, fences)
             except LoomError as error:
-                _log.warning("execution.give_back_failed", executions=len(keys), error=str(error))
-                self._pending.update(dict.fromkeys(keys, delay))
+                _log.warning("execution.give_back_failed", executions=len(held), error=str(error))
+                for key, fence in held:
+                    self._pending.setdefault(key, (delay, fence))

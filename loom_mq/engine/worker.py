@@ -108,7 +108,7 @@ class Worker:
         )
         self._hands = Hands()
         self._background = Background(clock)
-        self._give_back = GiveBack(journal, owner, self._background, self._hands.__contains__)
+        self._give_back = GiveBack(journal, owner, self._background)
         home = Home(
             owner=owner,
             writer=self._writer,

@@ -23,6 +23,7 @@ from loom_mq.errors import (
     StepFailedError,
     UnsupportedInFlowError,
 )
+from loom_mq.flows.limbo import Limbo
 from loom_mq.flows.mail import Mail
 from loom_mq.flows.scope import Strand, current_strand
 from loom_mq.flows.settling import recorded_failure, settle_failure
@@ -65,6 +66,8 @@ class Activation:
         self.mail = mail
         self.frozen = False
         self.cancelling = False
+        self._limbo = Limbo()
+        self._frozen_out: list[asyncio.Future[None]] = []
         self.in_flight = 0
         self.halted: FlowCodeMismatchError | None = None
         self.result: object = None
@@ -129,7 +132,7 @@ class Activation:
             Whether all of them did. A task that swallows its cancellation is left
             behind: nothing it calls can lead anywhere.
         """
-        self.frozen = True
+        self._limbo.closing = True
         tasks = {task for task in (self.main, *self._tasks) if task is not None and not task.done()}
         deadline = self._around.clock.monotonic() + grace
         # a bare except around a context call swallows one cancellation, a loop more
@@ -178,15 +181,28 @@ class Activation:
 
     async def _may_go_on(self) -> None:
         """Pass only while new work may start (K11, K12, K13)."""
-        if self.halted is not None or self.frozen or self.log.sealed or self.log.refusal:
-            await self._limbo()
+        while self.frozen and not self._over:
+            thawed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._frozen_out.append(thawed)
+            await thawed
+        if self._over:
+            await self._limbo.stay()
         if self.cancelling:
-            raise asyncio.CancelledError
+            await self._interrupt()
 
-    async def _limbo(self) -> NoReturn:
-        """Never return: what comes next belongs to a later run of the flow."""
-        while True:
-            await asyncio.get_running_loop().create_future()
+    @property
+    def _over(self) -> bool:
+        """Whether nothing that the flow does can lead anywhere any more."""
+        return bool(self.halted or self._limbo.closing or self.log.sealed or self.log.refusal)
+
+    async def _interrupt(self) -> NoReturn:
+        """Raise the cancellation again (K13), not without giving others a turn: a flow that
+        catches it in a loop must not stop its worker.
+        """
+        await asyncio.sleep(0)
+        if self._over:
+            await self._limbo.stay()
+        raise asyncio.CancelledError
 
     # ---- steps ------------------------------------------------------------------
 
@@ -253,13 +269,13 @@ class Activation:
             self.log.emit(ev.StepCompleted(place, data))
         except asyncio.CancelledError as error:
             task = asyncio.current_task()
-            if self.frozen or self.cancelling or (task is not None and task.cancelling()):
+            if self._limbo.closing or self.cancelling or (task is not None and task.cancelling()):
                 outcome = "cancelled"
                 self.log.emit(ev.StepCancelled(place))
                 raise
             outcome = settle_failure(self.log, self._around, place, step, frame, error)
         except BaseException as error:
-            if isinstance(error, GeneratorExit) and self.frozen:
+            if isinstance(error, GeneratorExit) and self._limbo.closing:
                 raise
             outcome = settle_failure(self.log, self._around, place, step, frame, error)
             if outcome == "failed":
@@ -291,9 +307,11 @@ class Activation:
         if pause > self._around.backoff_park:
             await self._park_on(wait)
         self._backing_off[place] = wait  # a park decided meanwhile must wake for it
-        await asyncio.sleep(pause)
-        if not self.frozen:
-            del self._backing_off[place]
+        try:
+            await asyncio.sleep(pause)
+        finally:
+            if not self.frozen:
+                self._backing_off.pop(place, None)
 
     # ---- waits --------------------------------------------------------------------
 
@@ -301,13 +319,28 @@ class Activation:
         self._open[wait.id] = wait
         self.frozen = True
         self._changed()
-        await self._limbo()
+        try:
+            await self._limbo.stay()
+        finally:
+            if not self._over:
+                self._stop_waiting(wait)
+
+    def _stop_waiting(self, wait: Wait) -> None:
+        """A branch that was cancelled waits for nothing any more; the last one thaws the rest."""
+        self._open.pop(wait.id, None)
+        if self._open:
+            return
+        self.frozen = False
+        for thawed in self._frozen_out:
+            if not thawed.done():
+                thawed.set_result(None)
+        self._frozen_out.clear()
 
     async def sleep_until(self, place: str, due: int) -> None:
         """A durable sleep; `due` counts only the first time (F9)."""
         if place not in self.log.state.answers:
             if self.cancelling:
-                raise asyncio.CancelledError
+                await self._interrupt()
             known = self.log.state.waits.get(place)
             await self._park_on(known or Wait(place, WaitKind.TIMER, "", due))
 
@@ -322,10 +355,9 @@ class Activation:
         state = self.log.state
         while (answer := state.answers.get(place)) is None:
             if self.cancelling:
-                raise asyncio.CancelledError
+                await self._interrupt()
             # taken also while frozen: an answer left lying would wake the execution again
-            may_take = not (self.halted or self.log.sealed or self.log.refusal)
-            item = self.mail.find(name, place) if may_take else None
+            item = None if self._over else self.mail.find(name, place)
             if item is None:
                 known = state.waits.get(place)
                 await self._park_on(known or Wait(place, WaitKind.GATE, name, due, type_name))

@@ -41,6 +41,11 @@ class TypedFailure(Exception, Generic[T]):  # a failure by name and by nature
                         f"class {cls.__name__}(TypedFailure[SomeType])"
                     )
                 cls.payload_codec = codec_for(argument)
+        if not hasattr(cls, "payload_codec"):
+            raise ConfigurationError(
+                f"failure {cls.__name__} must name its payload's type: "
+                f"class {cls.__name__}(TypedFailure[SomeType])"
+            )
 
     def __init__(self, payload: T) -> None:
         super().__init__(payload)

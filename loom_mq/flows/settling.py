@@ -9,7 +9,7 @@ import msgspec
 
 from loom_mq.clock import MICROS
 from loom_mq.codec.failures import describe_exception
-from loom_mq.errors import StepFailedError
+from loom_mq.errors import InputError, StepFailedError
 from loom_mq.flows.failure import TypedFailure
 from loom_mq.flows.step import Step
 from loom_mq.flows.surroundings import Surroundings
@@ -31,16 +31,17 @@ def settle_failure(
     """Record a failed attempt; ``retrying`` or ``failed``."""
     failure = describe_exception(error)
     if isinstance(error, TypedFailure) and step.failures.get(error.channel) is type(error):
-        payload = error.payload_codec.encode(
-            error.payload,
-            what=f"failure {error.channel} of step {step.name}",
-            limit=around.payload_limit,
-        )
-        log.emit(
-            ev.StepFailed(
-                place, msgspec.structs.replace(failure, channel=error.channel, payload=payload)
+        try:
+            payload = error.payload_codec.encode(
+                error.payload,
+                what=f"failure {error.channel} of step {step.name}",
+                limit=around.payload_limit,
             )
-        )
+        except InputError as unfit:
+            failure = describe_exception(unfit)
+        else:
+            failure = msgspec.structs.replace(failure, channel=error.channel, payload=payload)
+        log.emit(ev.StepFailed(place, failure))
         return "failed"
     failures = frame.failures + 1
     delay = next_delay(step.retry, failures, error, around.ids.fraction())

@@ -8,6 +8,7 @@ it is gone with the object.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import repeat
 from types import TracebackType
 from typing import Self
 
@@ -147,12 +148,20 @@ class MemoryJournal(MemoryFleet):
         verdicts.judge_fence(entry.row, key, expected)
         return self._store.put(entry, transitions.fenced(entry.row, self._clock.now())).fence
 
-    async def defer(self, keys: Sequence[ExecutionKey], owner: str, delay: float | None) -> None:
+    async def defer(
+        self,
+        keys: Sequence[ExecutionKey],
+        owner: str,
+        delay: float | None,
+        fences: Sequence[int] | None = None,
+    ) -> None:
         """Give executions back; a hint set by mail since the claim stays."""
         now = self._clock.now()
-        for key in keys:
+        for key, fence in zip(keys, fences or repeat(None), strict=False):
             entry = self._store.entries.get(key)
-            row = None if entry is None else transitions.deferred(entry.row, owner, delay, now)
+            row = (
+                None if entry is None else transitions.deferred(entry.row, owner, delay, now, fence)
+            )
             if entry is not None and row is not None:
                 self._store.put(entry, row)
 

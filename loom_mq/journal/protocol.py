@@ -141,10 +141,22 @@ class Journal(Protocol):
             UnknownExecutionError: no such execution.
         """
 
-    async def defer(self, keys: Sequence[ExecutionKey], owner: str, delay: float | None) -> None:
-        """Give executions held by `owner` (or by nobody) back: owner cleared, and
-        `hint_at` = now + `delay` seconds so that they are sent again; None clears the
-        hint (a parked execution that had nothing to do). Others are left alone.
+    async def defer(
+        self,
+        keys: Sequence[ExecutionKey],
+        owner: str,
+        delay: float | None,
+        fences: Sequence[int] | None = None,
+    ) -> None:
+        """Give executions held by `owner` (or by nobody) back: the owner is cleared.
+
+        Args:
+            keys: which; others' are left alone.
+            owner: who gives back.
+            delay: they are sent again after so many seconds; None leaves `hint_at` as it
+                is (the claim had cleared it, so what stands there came since).
+            fences: the fence of each key; one that has moved since is left alone, so
+                that a belated giving back cannot take a newer claim away.
         """
 
     async def get(self, keys: Sequence[ExecutionKey]) -> list[ExecutionRow | None]:

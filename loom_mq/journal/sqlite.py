@@ -168,9 +168,15 @@ class SqliteJournal:
         """
         return await self._writer.write(holding.acquire_fence, key, expected)
 
-    async def defer(self, keys: Sequence[ExecutionKey], owner: str, delay: float | None) -> None:
+    async def defer(
+        self,
+        keys: Sequence[ExecutionKey],
+        owner: str,
+        delay: float | None,
+        fences: Sequence[int] | None = None,
+    ) -> None:
         """Give executions back; a hint set by mail since the claim stays."""
-        await self._writer.write(holding.defer, keys, owner, delay)
+        await self._writer.write(holding.defer, keys, owner, delay, fences)
 
     async def get(self, keys: Sequence[ExecutionKey]) -> list[ExecutionRow | None]:
         """Index rows."""

@@ -168,9 +168,15 @@ class TenantScopedJournal:
                 raise
             raise renamed from renamed.__cause__
 
-    async def defer(self, keys: Sequence[ExecutionKey], owner: str, delay: float | None) -> None:
+    async def defer(
+        self,
+        keys: Sequence[ExecutionKey],
+        owner: str,
+        delay: float | None,
+        fences: Sequence[int] | None = None,
+    ) -> None:
         """See `Journal.defer`."""
-        await self._inner.defer([self._scope.inward(key) for key in keys], owner, delay)
+        await self._inner.defer([self._scope.inward(key) for key in keys], owner, delay, fences)
 
     async def get(self, keys: Sequence[ExecutionKey]) -> list[ExecutionRow | None]:
         """See `Journal.get`."""

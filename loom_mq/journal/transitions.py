@@ -131,18 +131,17 @@ def fenced(row: ExecutionRow, now: int) -> ExecutionRow:
     )
 
 
-def deferred(row: ExecutionRow, owner: str, delay: float | None, now: int) -> ExecutionRow | None:
+def deferred(
+    row: ExecutionRow, owner: str, delay: float | None, now: int, fence: int | None = None
+) -> ExecutionRow | None:
     """The row after its holder gave it back; None when it is left alone.
 
-    Mail that came after the claim has set a hint, which giving back does not take away:
-    the holder may not have seen that mail.
+    Mail that came after the claim, or a timer that fired, has set a hint, which giving
+    back does not take away: the holder may not have seen it.
     """
-    if row.status.terminal or row.owner not in (None, owner):
+    if row.status.terminal or row.owner not in (None, owner) or fence not in (None, row.fence):
         return None
-    if delay is not None:
-        hint_at: int | None = after(now, delay)
-    else:
-        hint_at = row.hint_at if row.inbox else None
+    hint_at = row.hint_at if delay is None else after(now, delay)
     return replace(row, owner=None, deadline=None, hint_at=hint_at)
 
 

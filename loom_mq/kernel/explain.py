@@ -7,7 +7,6 @@ a queue, its consumers) is not seen here, and no sentence claims it.
 from __future__ import annotations
 
 import enum
-import shlex
 from collections.abc import Sequence
 from typing import Final
 
@@ -15,6 +14,7 @@ import msgspec
 
 from loom_mq.clock import MICROS
 from loom_mq.kernel.fold import ExecutionState, FrameStatus
+from loom_mq.kernel.wording import command, span
 from loom_mq.model.events import Wait, WaitKind
 from loom_mq.model.execution import (
     ExecutionRow,
@@ -247,7 +247,7 @@ def _running(
                 f"It was recovered {row.recoveries} times without any progress since and is no "
                 f"longer tried; its last worker was {row.owner}.",
                 at,
-                f"mend the flow, then {_loom('cancel', row.execution_id)} and start it again",
+                f"mend the flow, then {command('cancel', row.execution_id)} and start it again",
             )
         if not fleet.has("dispatcher"):
             return _no_dispatcher(f"Its worker {row.owner} is gone, and", at, fleet)
@@ -379,32 +379,8 @@ def _at_gates(row: ExecutionRow, gates: Sequence[Wait], fleet: _Fleet) -> Reason
         f"It waits at gate{'s' if len(gates) > 1 else ''} {names} since "
         f"{fleet.ago(row.updated_at)}{until}.",
         row.updated_at,
-        _loom("resume", row.execution_id, gates[0].name, example),
+        command("resume", row.execution_id, gates[0].name, example),
     )
 
 
 _EXAMPLES: Final = {"bool": "true", "int": "1", "float": "1.5", "str": '"text"'}
-
-
-# ---- words ----------------------------------------------------------------------------------
-
-
-def _loom(command: str, *arguments: str) -> str:
-    """A command line that can be copied, whatever characters the names hold."""
-    dashes = ["--"] if any(each.startswith("-") for each in arguments) else []
-    return shlex.join(["loom", command, *dashes, *arguments])
-
-
-def span(seconds: float) -> str:
-    """A duration in one or two units: ``3 s``, ``4 m 10 s``, ``2 d 3 h``."""
-    whole = max(0, int(seconds))
-    if whole < 10:
-        return f"{max(seconds, 0.0):.1f} s"
-    for size, unit, smaller, small_unit in _UNITS:
-        if whole >= size:
-            rest = whole % size // smaller
-            return f"{whole // size} {unit}" + (f" {rest} {small_unit}" if rest else "")
-    return f"{whole} s"
-
-
-_UNITS: Final = ((86400, "d", 3600, "h"), (3600, "h", 60, "m"), (60, "m", 1, "s"))

@@ -73,7 +73,6 @@ class ExecutionState(msgspec.Struct):
         answers: ended waits, by wait id.
         newest_places: sequence of the newest place of each strand.
         parked_at: sequence of the newest park, -1 before one.
-        taken: ids of the answers that were taken; the same id again is no new answer.
         recoveries: recoveries since the last progress (F8).
         failed_while_parked: the mark of K8.
     """
@@ -94,7 +93,6 @@ class ExecutionState(msgspec.Struct):
     answers: dict[str, Answer] = {}
     newest_places: dict[str, int] = {}
     parked_at: int = -1
-    taken: set[str] = set()
     recoveries: int = 0
     failed_while_parked: bool = False
     result: bytes | None = None
@@ -212,7 +210,6 @@ def _resumed(state: ExecutionState, event: ev.ExecutionResumed, _at: int) -> Non
 
 def _answered(state: ExecutionState, event: ev.AnswerTaken, _at: int) -> None:
     state.answers.setdefault(event.wait_id, Answer(event.answer))
-    state.taken.add(event.answer_id)
     state.take_place(event.wait_id, OpKind.WAIT, event.gate)
 
 

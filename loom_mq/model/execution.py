@@ -104,6 +104,10 @@ class InboxKind(enum.StrEnum):
     CANCEL = "cancel"
 
 
+CANCEL_ID = "cancel"
+"""The item id of every cancel: cancelling twice is one cancel. No answer may take it."""
+
+
 class InboxItem(msgspec.Struct, frozen=True, kw_only=True):
     """Something told to an execution from outside; a row before anything else (K7, K13).
 

@@ -147,6 +147,10 @@ class LogEvent(enum.StrEnum):
     HINT_REJECTED = "hint.rejected", "A hint cannot be read; the next renewal makes up for it."
     REPLY_REJECTED = "reply.rejected", "A client got a reply that it cannot read."
     CLIENT_WATCH_FAILED = "client.watch_failed", "A client could not ask for an outcome."
+    CLIENT_START_FAILED = (
+        "client.start_failed",
+        "A start could not be sent again yet.",
+    )
 
     # executions
     EXECUTION_TAKEN_OVER = "execution.taken_over", "A dead or wedged holder lost an execution."

@@ -1,11 +1,10 @@
-"""The embedded journal's file: its lock, its schema, its errors, its log (C97)."""
+"""The embedded journal's file: its lock, its schema, its statements, its errors."""
 
 from __future__ import annotations
 
 import asyncio
 import re
 import sqlite3
-import threading
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -20,7 +19,7 @@ from loom_mq.errors import (
 )
 from loom_mq.journal.protocol import IndexUpdate, ListQuery
 from loom_mq.journal.sqlite import SqliteJournal
-from loom_mq.journal.sqlite_ops import database, migrate
+from loom_mq.journal.sqlite_ops import migrate
 from loom_mq.journal.statements import load_statements, sql_folder
 from loom_mq.model.execution import Status
 from loom_mq.testing.conformance.journal import Rig, Stores
@@ -67,6 +66,23 @@ async def test_engine_that_takes_the_lock_ends_every_lease(path: Path) -> None:
         assert await journal.workers() == []
         (found,) = await rig.take_abandoned()
         assert (found.row.key, found.lost_owner) == (key, "w")
+
+
+async def test_engine_that_takes_the_lock_sends_again_what_was_on_its_way(path: Path) -> None:
+    """F7, F9: packages and fires of the process before went with it."""
+    async with SqliteJournal(path) as journal:
+        rig = Rig(Stores(journal, journal))
+        sent, fired = await rig.admitted(), await rig.parked(timers=(5,))
+        assert len(await journal.due_timers(limit=10, hold=LONG)) == 1
+        async with SqliteJournal(path, exclusive=False):
+            pass
+        assert await rig.take_unsent() == []
+        assert await journal.due_timers(limit=10, hold=LONG) == []
+    async with SqliteJournal(path) as journal:
+        rig = Rig(Stores(journal, journal))
+        assert {each.row.key for each in await rig.take_unsent()} == {sent, fired}
+        due = await journal.due_timers(limit=10, hold=LONG)
+        assert [(each.row.key, each.due) for each in due] == [(fired, 5)]
 
 
 async def test_lock_is_free_after_a_failed_open(path: Path) -> None:
@@ -146,105 +162,6 @@ async def test_older_schema_is_brought_up_to_date_by_the_engine(
         assert (await Rig(Stores(journal, journal)).row(key)).last_seq == 0
     async with SqliteJournal(path, exclusive=False):
         pass
-
-
-# ---- busy files -----------------------------------------------------------------------------
-
-
-class OtherProcess:
-    """A connection of somebody else, with a transaction of its own."""
-
-    def __init__(self, path: Path) -> None:
-        self._db = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
-        self._timer = threading.Timer(0.0, self.rests)
-
-    def writes(self) -> None:
-        """Hold the write lock."""
-        self._db.execute("BEGIN IMMEDIATE")
-
-    def rests_after(self, seconds: float) -> None:
-        """Give up what is held after a while."""
-        self._timer = threading.Timer(seconds, self.rests)
-        self._timer.start()
-
-    def reads(self) -> None:
-        """Hold a read transaction, as a backup tool does."""
-        self._db.execute("BEGIN")
-        self._db.execute("SELECT count(*) FROM executions").fetchall()
-
-    def rests(self) -> None:
-        self._db.execute("ROLLBACK")
-
-    def close(self) -> None:
-        if self._timer.ident is not None:
-            self._timer.join()
-        self._db.close()
-
-
-async def test_writes_wait_for_another_writer(path: Path, rig: Rig) -> None:
-    """C97: 'database is locked' reaches nobody."""
-    key = await rig.started()
-    other = OtherProcess(path)
-    for seq in range(1, 4):
-        other.writes()
-        other.rests_after(0.7)
-        accepted(await rig.append(key, events(seq)))
-    other.close()
-    assert len(await rig.log(key)) == 4
-
-
-async def test_reads_never_wait_behind_a_writer(path: Path, rig: Rig) -> None:
-    """C97: not behind another process, and not behind our own write that waits for it."""
-    key = await rig.started()
-    other = OtherProcess(path)
-    other.writes()
-    writing = asyncio.create_task(rig.append(key, events(1)))
-    async with asyncio.timeout(2.0):
-        for _ in range(20):
-            assert [row.key for row in await rig.journal.find(ListQuery())] == [key]
-            assert await rig.journal.count() == {Status.RUNNING: 1}
-    assert not writing.done()
-    other.rests()
-    accepted(await writing)
-    other.close()
-
-
-async def test_patience_with_another_writer_ends(path: Path) -> None:
-    """C97: with our own error, after `busy_timeout`; nothing was written, and it goes on."""
-    async with SqliteJournal(path, busy_timeout=0.2) as journal:
-        rig = Rig(Stores(journal, journal))
-        key = await rig.started()
-        other = OtherProcess(path)
-        other.writes()
-        with pytest.raises(JournalUnreachableError, match=r"busy for 0\.2 s") as caught:
-            await rig.append(key, events(1))
-        assert "locked" not in str(caught.value)
-        other.rests()
-        accepted(await rig.append(key, events(1)))
-        other.close()
-
-
-async def test_log_is_bounded_after_a_long_read(
-    path: Path, rig: Rig, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """C97: a backup that reads for long makes the log grow; then it is cut off."""
-    monkeypatch.setattr(database, "_LOG_LIMIT", 1 << 20)
-    monkeypatch.setattr(database, "_WRITES_PER_LOOK", 4)
-    log = path.with_name(path.name + "-wal")
-    key = await rig.started()
-    other = OtherProcess(path)
-    other.reads()
-    seq = 1
-    while log.stat().st_size < 4 << 20:
-        accepted(await rig.append(key, events(seq, payload=b"x" * 200_000)))
-        seq += 1
-    other.rests()
-    for _ in range(8):
-        accepted(await rig.append(key, events(seq)))
-        seq += 1
-    assert log.stat().st_size <= 1 << 20
-    other.close()
-    assert len(await rig.journal.read(key)) == seq
 
 
 # ---- storage faults ---------------------------------------------------------------------------
@@ -362,6 +279,7 @@ def test_every_statement_uses_its_index() -> None:
         "fleet.forget_workers": "SCAN workers",
         "fleet.live_workers": "SCAN workers",
         "fleet.flows": "SCAN flows",
+        "fleet.release_all_timers": "SCAN timers USING COVERING INDEX timers_due",
         "fleet.letters": "SCAN dead_letters USING INDEX dead_letters_newest",
         "listing.count": "SCAN executions USING COVERING INDEX executions_by_status",
         "timers.next": "SCAN timers USING COVERING INDEX timers_due",

@@ -65,7 +65,7 @@ async def test_the_command_line_over_broker_and_postgresql(
     assert answered == (0, f"by-broker: {took}", "")
     assert (await call("resume", "by-journal", "Approval", "5"))[0] == 4
     answered = await call("resume", "by-journal", "Approval", '"yes"')
-    assert answered == (0, f"by-journal: {took}", "")
+    assert answered == (0, f"by-journal: {took}", ""), fleet.tell_logs()
     for name in ("by-broker", "by-journal"):
         assert await call("result", name, "--wait", *broker) == (0, '"1 yes"\n', "")
     code, out, _ = await call("cancel", "stopped", "--reason", "enough", *broker)

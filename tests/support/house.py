@@ -34,13 +34,19 @@ class House:
     Args:
         flows: what every worker serves.
         journal: an open journal; a fresh one in memory by default.
+        workers: started at once.
         lease: seconds; short, so that a test of a lapse takes no time.
     """
 
     client: Client
 
     def __init__(
-        self, flows: Iterable[AnyFlow], *, journal: Journal | None = None, lease: float = 2.0
+        self,
+        flows: Iterable[AnyFlow],
+        *,
+        journal: Journal | None = None,
+        lease: float = 2.0,
+        workers: int = 1,
     ) -> None:
         self.clock = JournalClock()
         self.journal = journal or MemoryJournal(self.clock)
@@ -48,6 +54,7 @@ class House:
         self.metrics = Metrics()
         self.flows = tuple(flows)
         self.lease = lease
+        self._first_workers = workers
         self.workers: list[Worker] = []
         self._stack = AsyncExitStack()
 
@@ -71,7 +78,8 @@ class House:
         for part in (self.dispatcher, self.timers):
             self._stack.push_async_callback(part.stop)
             await part.start()
-        await self.worker()
+        for _ in range(self._first_workers):
+            await self.worker()
         self.client = await self._stack.enter_async_context(Client(self.hub.connection()))
         return self
 

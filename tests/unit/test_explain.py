@@ -8,8 +8,9 @@ import msgspec
 import pytest
 
 from loom_mq.clock import MICROS
-from loom_mq.kernel.explain import ReasonCode, explain, span
+from loom_mq.kernel.explain import ReasonCode, explain
 from loom_mq.kernel.fold import ExecutionState, Frame, FrameStatus
+from loom_mq.kernel.wording import span
 from loom_mq.model.events import Wait, WaitKind
 from loom_mq.model.execution import (
     ExecutionRow,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import repeat
 from typing import Final
 
 import asyncpg
@@ -240,14 +241,22 @@ class PostgresWrites(Store):
         verdicts.judge_fence(execution_row(found[0]) if found else None, key, expected)
         raise _restless(key)
 
-    async def defer(self, keys: Sequence[ExecutionKey], owner: str, delay: float | None) -> None:
+    async def defer(
+        self,
+        keys: Sequence[ExecutionKey],
+        owner: str,
+        delay: float | None,
+        fences: Sequence[int] | None = None,
+    ) -> None:
         """Give executions back; a hint set by mail since the claim stays."""
-        ordered = sorted(set(keys))
+        fence_of = dict(zip(keys, fences or repeat(None), strict=False))
+        ordered = sorted(fence_of)
         if ordered:
             await self._write_rows(
-                self._sql.call("defer_v1", 4),
+                self._sql.call("defer_v1", 5),
                 [key.tenant for key in ordered],
                 [key.execution_id for key in ordered],
+                [fence_of[key] for key in ordered],
                 owner,
                 None if delay is None else micros(delay),
             )

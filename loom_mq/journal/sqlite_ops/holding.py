@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import repeat
 from sqlite3 import Connection
 from typing import Final
 
@@ -62,14 +63,19 @@ def acquire_fence(db: Connection, now: int, key: ExecutionKey, expected: int | N
 
 
 def defer(
-    db: Connection, now: int, keys: Sequence[ExecutionKey], owner: str, delay: float | None
+    db: Connection,
+    now: int,
+    keys: Sequence[ExecutionKey],
+    owner: str,
+    delay: float | None,
+    fences: Sequence[int] | None,
 ) -> None:
     """See `Journal.defer`."""
-    for key in keys:
+    for key, fence in zip(keys, fences or repeat(None), strict=False):
         row = rows.get(db, key)
         if row is None:
             continue
-        given_back = transitions.deferred(row, owner, delay, now)
+        given_back = transitions.deferred(row, owner, delay, now, fence)
         if given_back is not None:
             rows.put(db, row, given_back)
 

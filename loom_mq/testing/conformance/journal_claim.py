@@ -254,6 +254,18 @@ class ClaimRules:
         assert row.hint_at > now
         await rig.journal.defer([], "w", 0.0)
 
+    async def test_belated_giving_back_takes_no_newer_claim(self, rig: Rig) -> None:
+        """J5: where it names the fence that it gives back."""
+        await rig.alive("w")
+        key, other = await rig.started("w"), await rig.started("w")
+        assert (await rig.claim(key, "w", 1)).claimed is not None
+        before = await rig.row(key)
+        await rig.journal.defer([key, other], "w", 0.0, [1, 1])
+        assert await rig.row(key) == before
+        assert (await rig.row(other)).owner is None
+        await rig.journal.defer([key], "w", 0.0, [2])
+        assert (await rig.row(key)).owner is None
+
     async def test_defer_without_a_delay_leaves_a_park_alone(self, rig: Rig) -> None:
         """F7: a parked execution that had nothing to do is not sent again."""
         key = await rig.parked()
@@ -278,3 +290,24 @@ class ClaimRules:
         assert (await rig.claim(key, "w", 1)).claimed is not None
         await rig.journal.defer([key], "w", None)
         assert (await rig.row(key)).hint_at is None
+
+    async def test_defer_keeps_the_hint_of_a_timer_that_fired_meanwhile(self, rig: Rig) -> None:
+        """F9: the holder may have looked before the timer was due, and the timer's row goes."""
+        key = await rig.parked(timers=(1,))
+        assert (await rig.claim(key, "w", 1)).claimed is not None
+        assert [each.row.key for each in await rig.journal.due_timers(limit=10, hold=0.0)] == [key]
+        await rig.journal.defer([key], "w", None, [2])
+        assert (await rig.row(key)).hint_at is not None
+
+    async def test_defer_leaves_a_newer_claim_alone(self, rig: Rig) -> None:
+        """J5: giving back late takes nothing from the same owner's newer claim."""
+        await rig.alive("w")
+        key = await rig.parked()
+        assert (await rig.claim(key, "w", 1)).claimed is not None
+        await rig.journal.defer([key], "w", 0.0, [2])
+        assert (await rig.claim(key, "w", 2)).claimed is not None
+        held = await rig.row(key)
+        await rig.journal.defer([key], "w", 0.0, [2])
+        assert await rig.row(key) == held
+        await rig.journal.defer([key], "w", 0.0, [3])
+        assert (await rig.row(key)).owner is None

@@ -77,7 +77,12 @@ def operations() -> st.SearchStrategy[list[Operation]]:
         *(writes, writes, writes, batches, batches, claims, claims, mail, mail, sweeps, sweeps),
         admissions,
         st.builds(ops.Fence, _executions, st.sampled_from([None, 0, 0, -1, 1])),
-        st.builds(ops.GiveBack, _owners, st.sampled_from([None, 0.0, LONG])),
+        st.builds(
+            ops.GiveBack,
+            _owners,
+            st.sampled_from([None, 0.0, LONG]),
+            st.sampled_from([None, None, 0, -1]),
+        ),
         st.builds(ops.Discard, _executions, _items),
         st.builds(ops.Watch, _executions, st.one_of(st.none(), _items)),
         st.builds(ops.Retire, _alive),

@@ -294,6 +294,22 @@ class TimerRules:
         due = await rig.journal.due_timers(limit=10, hold=LONG)
         assert [(each.row.key, each.due) for each in due] == [(key, 5)]
 
+    async def test_wake_that_is_lost_is_sent_again(self, rig: Rig) -> None:
+        """F9: like any package, once the timer's row is gone; a running holder needs none."""
+        key = await rig.parked(timers=(5,))
+        await rig.alive("w")
+        running = await rig.started("w")
+        accepted(await rig.append(running, events(1), timers=(5,)))
+        (fired,) = [
+            each for each in await rig.journal.due_timers(limit=10, hold=0.2) if each.row.key == key
+        ]
+        assert fired.row == await rig.row(key)
+        await rig.journal.drop_timers([(key, 5), (running, 5)])
+        assert await rig.take_unsent() == []
+        await rig.let_pass(0.2)
+        assert [each.row.key for each in await rig.take_unsent()] == [key]
+        assert (await rig.row(running)).hint_at is None
+
     async def test_two_services_never_get_the_same_timer(self, rig: Rig) -> None:
         """F9: any number of them share the table."""
         keys = [await rig.parked(timers=(number + 1,)) for number in range(30)]

@@ -11,6 +11,8 @@ import hashlib
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
+import msgspec
+
 from loom_mq.journal.protocol import (
     Admission,
     Append,
@@ -165,7 +167,7 @@ class Write:
         events = world.envelopes(first, self.count, fence)
         if self.kind == Kinds.MOVED and written:
             recorded = written[0].events[0].id
-            events = (_renamed(events[0], recorded), *events[1:])
+            events = (msgspec.structs.replace(events[0], id=recorded), *events[1:])
         parked = self.status is Status.SUSPENDED
         return Append(
             key=key,
@@ -183,12 +185,6 @@ class Write:
             timers=self.timers if parked else (),
             consume=tuple(f"item-{number}" for number in self.consume),
         )
-
-
-def _renamed(envelope: Envelope, envelope_id: bytes) -> Envelope:
-    return Envelope(
-        envelope_id, *(getattr(envelope, each) for each in Envelope.__struct_fields__[1:])
-    )
 
 
 @dataclass(frozen=True)
@@ -260,14 +256,19 @@ class Fence:
 
 @dataclass(frozen=True)
 class GiveBack:
-    """Executions given back by an owner."""
+    """Executions given back by an owner, perhaps naming their fences."""
 
     owner: int
     delay: float | None
+    fence_shift: int | None
 
     async def play(self, journal: Journal, world: World) -> object:
         """See `Operation`."""
-        await journal.defer(world.keys, world.owner(self.owner), self.delay)
+        fences = None
+        if self.fence_shift is not None:
+            rows = (world.rows.get(key) for key in world.keys)
+            fences = [(0 if row is None else row.fence) + self.fence_shift for row in rows]
+        await journal.defer(world.keys, world.owner(self.owner), self.delay, fences)
         return None
 
 

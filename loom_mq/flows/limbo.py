@@ -1,0 +1,52 @@
+"""Where flow code waits that can lead nowhere any more, until it is taken apart (K12)."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+from typing import Any, Final, NoReturn
+
+CANCELLED_SO_OFTEN: Final = 3
+TOLD_SO_OFTEN: Final = 10
+
+
+class FlowEnded(BaseException):  # a signal, no error
+    """Ends a flow that has swallowed its cancellation; no `Exception`, so that it passes."""
+
+
+class Limbo:
+    """One activation's.
+
+    Attributes:
+        closing: the activation is being taken apart; whoever comes back here has
+            swallowed a cancellation.
+    """
+
+    def __init__(self) -> None:
+        self.closing = False
+        self._returns = 0
+
+    async def stay(self) -> NoReturn:
+        """Never return: what comes next belongs to a later run of the flow.
+
+        A flow that swallows its cancellation is told again in a way that no ``except
+        CancelledError`` catches. If that is swallowed too, its task is left to itself, out
+        of asyncio's sight: the worker's own end would wait for it.
+        """
+        self._returns += self.closing
+        if self._returns > TOLD_SO_OFTEN:
+            asyncio._unregister_task(_this_task())
+            while True:
+                with suppress(asyncio.CancelledError):
+                    await asyncio.get_running_loop().create_future()
+        if self._returns > CANCELLED_SO_OFTEN:
+            raise FlowEnded
+        while True:
+            await asyncio.get_running_loop().create_future()
+
+
+def _this_task() -> asyncio.Task[Any]:
+    task = asyncio.current_task()
+    if task is None:
+        raise RuntimeError("flow code runs in a task")
+    return task
