@@ -83,15 +83,29 @@ def _import(name: str) -> ModuleType:
     try:
         if not name.endswith(".py"):
             return importlib.import_module(name)
-        path = Path(name).resolve()
-        if not path.is_file():
-            raise ConfigurationError(f"there is no file {name!r}")
-        # the file's own folder comes first, as when Python runs it as a script
-        sys.path.insert(0, str(path.parent))
-        return importlib.import_module(path.stem)
+        return _import_file(Path(name).resolve())
     except ConfigurationError:
         raise
     except Exception as error:
         raise ConfigurationError(
             f"{name!r} cannot be imported: {type(error).__name__}: {error}"
         ) from error
+
+
+def _import_file(path: Path) -> ModuleType:
+    """Import a file by its path; it may import its neighbours.
+
+    It gets its stem as its name unless that is taken (a `queue.py` is not the standard
+    library's `queue`), and its folder comes last on the path, where it hides nothing.
+    """
+    spec = importlib.util.find_spec(path.stem) if path.stem.isidentifier() else None
+    taken = path.stem in sys.modules or spec is not None
+    name = f"loom_app_{path.stem}" if taken else path.stem
+    made = importlib.util.spec_from_file_location(name, path)
+    if not path.is_file() or made is None or made.loader is None:
+        raise ConfigurationError(f"there is no Python file {str(path)!r}")
+    sys.path.append(str(path.parent))
+    module = importlib.util.module_from_spec(made)
+    sys.modules[name] = module
+    made.loader.exec_module(module)
+    return module

@@ -128,7 +128,7 @@ $$;
 -- Give executions back, in the order of their keys: those of an owner, and those of nobody.
 -- Index: executions_pkey.
 CREATE OR REPLACE FUNCTION loom.defer_v1(
-    p_tenants text[], p_ids text[], p_fences bigint[], p_owner text, p_delay bigint
+    p_tenants text[], p_ids text[], p_owner text, p_delay bigint
 )
 RETURNS void
 LANGUAGE plpgsql VOLATILE
@@ -136,13 +136,6 @@ AS $$
 DECLARE
     v_places tid[] := loom.lock_v1(p_tenants, p_ids);
 BEGIN
-    -- a fence that has moved belongs to a newer claim, which is not ours to give back
-    v_places := ARRAY(
-        SELECT p.place FROM unnest(v_places, p_fences) AS p (place, fence)
-        WHERE p.fence IS NULL OR p.fence = (
-            SELECT e.fence FROM loom.executions AS e WHERE e.ctid = p.place
-        )
-    );
     PERFORM loom.release_v1(v_places, p_owner, loom.now_v1() + p_delay);
 END
 $$;
@@ -161,7 +154,10 @@ BEGIN
     UPDATE loom.executions AS e SET
         owner = NULL,
         deadline = NULL,
-        hint_at = coalesce(p_hint_at, e.hint_at)
+        hint_at = CASE
+            WHEN p_hint_at IS NOT NULL THEN p_hint_at
+            WHEN e.inbox > 0 THEN e.hint_at
+        END
     WHERE e.ctid = ANY (p_places)
         AND (e.owner IS NULL OR e.owner = p_owner)
         AND e.status IN ('pending', 'running', 'suspended');

@@ -1,7 +1,8 @@
 -- Put items in inboxes (K7, K13). Executions come in the order of their keys, no key twice;
 -- each item says which of them it is for. Answers with a row per item, with no execution
--- where there is none; `fresh` says whether the item came in by this call. An id that is
--- there already, taken ones included, is a duplicate.
+-- where there is none, else as it stood after the item; `fresh` says whether the item came in
+-- by this call. An id that is there already, taken ones included, is a duplicate. One by one:
+-- what people and other systems say comes in small numbers.
 --
 -- Rows are locked first, so that an item's position follows the order in which inboxes were
 -- locked, and an append that parks sees the item or is seen by it.
@@ -21,7 +22,6 @@ AS $$
 DECLARE
     v_places tid[] := loom.lock_v1(p_tenants, p_ids);
     v_now bigint := loom.now_v1();
-    v_fresh boolean[] := array_fill(false, ARRAY[cardinality(p_targets)]);
     v_item record;
 BEGIN
     FOR v_item IN
@@ -35,23 +35,24 @@ BEGIN
         WHERE e.tenant = v_item.tenant AND e.execution_id = v_item.execution_id
             AND e.status IN ('pending', 'running', 'suspended')
         ON CONFLICT (tenant, execution_id, item_id) DO NOTHING;
-        CONTINUE WHEN NOT FOUND;
-        v_fresh[v_item.n] := true;
-        UPDATE loom.executions AS e SET
-            inbox = e.inbox + 1,
-            littered = true,
-            hint_at = CASE
-                WHEN e.status = 'running' THEN e.hint_at
-                ELSE least(e.hint_at, v_now + p_resend_after)
-            END
-        WHERE e.tenant = v_item.tenant AND e.execution_id = v_item.execution_id;
+        fresh := FOUND;
+        IF fresh THEN
+            UPDATE loom.executions AS e SET
+                inbox = e.inbox + 1,
+                littered = true,
+                hint_at = CASE
+                    WHEN e.status = 'running' THEN e.hint_at
+                    ELSE least(e.hint_at, v_now + p_resend_after)
+                END
+            WHERE e.tenant = v_item.tenant AND e.execution_id = v_item.execution_id;
+        END IF;
+        item := v_item.n;
+        execution := (
+            SELECT e FROM loom.execution_v1 AS e
+            WHERE e.tenant = v_item.tenant AND e.execution_id = v_item.execution_id
+        );
+        RETURN NEXT;
     END LOOP;
-    RETURN QUERY
-    SELECT k.n, v_fresh[k.n], (
-        SELECT e FROM loom.execution_v1 AS e
-        WHERE e.tenant = p_tenants[k.target] AND e.execution_id = p_ids[k.target]
-    )
-    FROM unnest(p_targets) WITH ORDINALITY AS k (target, n);
 END
 $$;
 
