@@ -103,7 +103,7 @@ def _import_file(path: Path) -> ModuleType:
     name = f"loom_app_{path.stem}" if taken else path.stem
     made = importlib.util.spec_from_file_location(name, path)
     if not path.is_file() or made is None or made.loader is None:
-        raise ConfigurationError(f"there is no Python file {str(path)!r}")
+        raise ConfigurationError(f"there is no file {str(path)!r} that Python could run")
     sys.path.append(str(path.parent))
     module = importlib.util.module_from_spec(made)
     sys.modules[name] = module
