@@ -16,6 +16,8 @@ from loom_mq.lane import Lane
 
 T = TypeVar("T")
 
+Answered = Callable[[Sequence[str], Sequence[BrokerError | None]], None]
+
 MESSAGE_WEIGHT = 4 * 1024 * 1024
 """Bytes after which a message takes no further item; well under any broker's limit."""
 WINDOWS = 4
@@ -32,14 +34,22 @@ class GroupedSender(Generic[T]):
         pack: makes one message of items for one queue.
         weigh: bytes that an item takes, nearly.
         per_message: items per message at most.
+        answered: told of each message's queue and verdict.
     """
 
     def __init__(
-        self, broker: Broker, pack: Pack[T], weigh: Callable[[T], int], *, per_message: int
+        self,
+        broker: Broker,
+        pack: Pack[T],
+        weigh: Callable[[T], int],
+        *,
+        per_message: int,
+        answered: Answered | None = None,
     ) -> None:
         self._broker = broker
         self._pack = pack
         self._weigh = weigh
+        self._answered = answered
         self._per_message = per_message
         self._lane: Lane[tuple[str, T], BrokerError | None] = Lane(
             self._flush, max_batch=2000, max_inflight=WINDOWS, settle_ticks=1
@@ -69,6 +79,8 @@ class GroupedSender(Generic[T]):
         verdicts = await self._broker.publish(
             [self._pack(queue, [items[index][1] for index in group]) for queue, group in groups]
         )
+        if self._answered is not None:
+            self._answered([queue for queue, _group in groups], verdicts)
         answers: list[BrokerError | None] = [None] * len(items)
         for (_queue, group), verdict in zip(groups, verdicts, strict=True):
             for index in group:

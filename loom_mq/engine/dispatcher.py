@@ -82,7 +82,7 @@ class Dispatcher:
         self._options = options
         self._ids = ids
         self._metrics = metrics
-        self._outbox = Outbox(broker)
+        self._outbox = Outbox(broker, metrics)
         self._packages = PackageSender(broker, self._outbox)
         self._flows = KnownFlows(journal, clock)
         self._admitter = Admitter(

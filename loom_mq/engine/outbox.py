@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from loom_mq.broker.protocol import Broker, Outgoing
 from loom_mq.broker.sender import GroupedSender
 from loom_mq.codec import wire
+from loom_mq.errors import BrokerError, UnroutableError
 from loom_mq.ids import MAX_ID_BYTES
 from loom_mq.model.messages import (
     MESSAGE_VERSION,
@@ -18,6 +19,7 @@ from loom_mq.model.messages import (
     ReplyItem,
     ReplyMessage,
 )
+from loom_mq.observe.metrics import Metrics
 
 
 def pack_packages(queue: str, items: Sequence[Package]) -> Outgoing:
@@ -63,18 +65,35 @@ PACKAGES_PER_MESSAGE = 32
 REPLIES_PER_MESSAGE = 100
 
 
+PRIVATE_PREFIXES = ("loom.reply", "loom.direct", "amq.")
+"""Queues of single processes; each of them as a label of its own would be too many."""
+
+
 class Outbox:
     """Everything that a service sends."""
 
-    def __init__(self, broker: Broker) -> None:
+    def __init__(self, broker: Broker, metrics: Metrics) -> None:
+        self._metrics = metrics
         self.packages = GroupedSender(
-            broker, pack_packages, weigh_package, per_message=PACKAGES_PER_MESSAGE
+            broker,
+            pack_packages,
+            weigh_package,
+            per_message=PACKAGES_PER_MESSAGE,
+            answered=self._count,
         )
         self.hints = GroupedSender(
-            broker, pack_hints, lambda _hint: 512, per_message=REPLIES_PER_MESSAGE
+            broker,
+            pack_hints,
+            lambda _hint: 512,
+            per_message=REPLIES_PER_MESSAGE,
+            answered=self._count,
         )
         self.replies = GroupedSender(
-            broker, pack_replies, weigh_reply, per_message=REPLIES_PER_MESSAGE
+            broker,
+            pack_replies,
+            weigh_reply,
+            per_message=REPLIES_PER_MESSAGE,
+            answered=self._count,
         )
 
     async def close(self) -> None:
@@ -85,3 +104,11 @@ class Outbox:
         """Drop what is not under way."""
         for sender in (self.packages, self.hints, self.replies):
             sender.abort()
+
+    def _count(self, queues: Sequence[str], verdicts: Sequence[BrokerError | None]) -> None:
+        """Count what became of messages (C21); private queues count as one each kind."""
+        for queue, verdict in zip(queues, verdicts, strict=True):
+            label = next((kind for kind in PRIVATE_PREFIXES if queue.startswith(kind)), queue)
+            self._metrics.published(label, "confirmed" if verdict is None else verdict.code)
+            if isinstance(verdict, UnroutableError):
+                self._metrics.returned(label)

@@ -57,7 +57,7 @@ class TimerService:
         self._options = options
         self._clock = clock
         self._metrics = metrics
-        self._outbox = Outbox(broker)
+        self._outbox = Outbox(broker, metrics)
         self._packages = PackageSender(broker, self._outbox)
         self._loop: asyncio.Task[None] | None = None
         self._stopping = asyncio.Event()

@@ -102,7 +102,7 @@ class Worker:
         self._registry = registry
         self._options = options
         self._metrics = metrics
-        self._outbox = Outbox(broker)
+        self._outbox = Outbox(broker, metrics)
         self._writer = JournalWriter(
             journal, clock, ids, metrics, give_up_after=options.journal_patience
         )

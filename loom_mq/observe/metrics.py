@@ -80,9 +80,6 @@ class Metrics:
         self._published = Tally(
             "loom_packages_published", "Messages published.", "queue", "outcome"
         )
-        self._confirm_seconds = Distribution(
-            "loom_publish_confirm_seconds", "From publishing to the broker's confirm.", _FAST
-        )
         self._returned = Tally("loom_packages_returned", "Messages that no queue took.", "queue")
         self._received = Tally(
             "loom_packages_received", "Messages received.", "queue", "redelivered"
@@ -169,12 +166,8 @@ class Metrics:
     # messages
 
     def published(self, queue: str, outcome: str, count: int = 1) -> None:
-        """Messages answered by the broker: confirmed, returned, refused or timeout."""
+        """Messages answered by the broker: ``confirmed``, or the code of the error."""
         self._published.add((queue, outcome), count)
-
-    def confirmed_after(self, seconds: float) -> None:
-        """A window of messages was answered."""
-        self._confirm_seconds.observe(seconds)
 
     def returned(self, queue: str, count: int = 1) -> None:
         """No queue took them."""

@@ -240,6 +240,21 @@ async def test_three_steps_in_four_commits(house: House) -> None:
     assert (row.status, row.owner, row.fence, row.last_seq) == (Status.COMPLETED, None, 1, 7)
 
 
+async def test_c21_messages_are_counted_by_what_became_of_them(house: House) -> None:
+    """C21: a package that no queue took is counted, and sent again to a queue made for it."""
+    await house.workers[0].drain(1)
+    await house.workers[0].stop()
+    house.hub.delete_queue("loom.work.default")
+    handle = await house.client.start(three_steps, 1)
+    await house.worker()
+    assert await handle.result(timeout=10) == 8
+    queue = {"queue": "loom.work.default"}
+    assert house.metrics.value("loom_packages_returned_total", **queue) == 1
+    published = house.metrics.value("loom_packages_published_total", outcome="confirmed", **queue)
+    assert published is not None
+    assert published >= 1
+
+
 async def test_the_same_id_twice_is_one_execution(house: House) -> None:
     """F2, C51: same input, same execution; other input, a typed refusal."""
     first = await house.client.start(three_steps, 1, id="e")

@@ -37,7 +37,6 @@ FED = [
     "loom_packages_published_total",
     "loom_packages_received_total",
     "loom_packages_returned_total",
-    "loom_publish_confirm_seconds_count",
     "loom_recoveries_total",
     "loom_step_duration_seconds_count",
     "loom_step_retries_total",
@@ -59,7 +58,6 @@ def fed() -> Metrics:
     metrics.recovered("claimed")
     metrics.slots(3, 5)
     metrics.published("loom.start", "confirmed", 10)
-    metrics.confirmed_after(0.003)
     metrics.returned("loom.gone")
     metrics.received("loom.work.default", redelivered=True)
     metrics.dead_lettered("loom.start", "malformed-message")
