@@ -112,7 +112,7 @@ class Driver:
                 [package.fence],
             )
             return
-        hand = await self.hands.take(key)
+        hand = await self.hands.take(key, package.fence)
         if hand is None:
             return  # a duplicate of what is in hand
         try:

@@ -49,16 +49,24 @@ class Hands:
         hand = self._hands.get(key)
         return None if hand is None else hand.drive
 
-    async def take(self, key: ExecutionKey) -> Hand | None:
+    async def take(self, key: ExecutionKey, fence: int) -> Hand | None:
         """Take an execution, or None when a package for it is a duplicate.
 
         A package that comes while an attempt is saying goodbye is none: it may be the
         wake of the very park that the attempt has just written. Nor is one that comes
-        while another is still asking for the claim, which may be refused.
+        while another is still asking for the claim, which may be refused. A package that
+        means to supersede the very fence in hand says that the execution was taken from
+        this worker (its attempt was wedged, F4): the attempt is given up for a new one.
+
+        Args:
+            key: the execution.
+            fence: the fence that the package means to supersede.
         """
         while (hand := self._hands.get(key)) is not None:
             if hand.drive is not None and not hand.drive.closing:
-                return None
+                if fence < hand.drive.fence:
+                    return None
+                hand.drive.give_back()
             await hand.changed.wait()
         hand = self._hands[key] = Hand()
         return hand

@@ -51,7 +51,9 @@ def patient(
     """
 
     async def attempt(batch: Sequence[Q]) -> Sequence[A]:
-        deadline = clock.monotonic() + give_up_after
+        return await insist(batch, clock.monotonic() + give_up_after)
+
+    async def insist(batch: Sequence[Q], deadline: float) -> Sequence[A]:
         pause = first_pause
         refusals = 0
         while True:
@@ -61,7 +63,7 @@ def patient(
                 problem: LoomError = error
             except StorageWriteError as refusal:
                 if len(batch) > 1:
-                    return [(await attempt([request]))[0] for request in batch]
+                    return [(await insist([request], deadline))[0] for request in batch]
                 refusals += 1
                 if refusals >= MAX_REFUSALS:
                     return [refuse(refusal)]

@@ -8,9 +8,10 @@ arrays. Fields may be added with a default; unknown ones are ignored.
 from __future__ import annotations
 
 import enum
-from typing import Literal
+from typing import Annotated
 
 import msgspec
+from msgspec import Meta
 
 from loom_mq.model.execution import DEFAULT_TENANT, Status
 from loom_mq.model.failures import Failure
@@ -65,10 +66,14 @@ class StartItem(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     correlation: str = ""
 
 
+MAX_ITEMS = 1000
+"""Items per message at most: each may cost an answer and a row."""
+
+
 class StartMessage(msgspec.Struct, frozen=True, kw_only=True, tag="start", tag_field="type"):
     """Executions to start, on the start queue."""
 
-    items: tuple[StartItem, ...]
+    items: Annotated[tuple[StartItem, ...], Meta(max_length=MAX_ITEMS)]
     v: int = MESSAGE_VERSION
 
 
@@ -109,7 +114,7 @@ class ControlItem(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
 class ControlMessage(msgspec.Struct, frozen=True, kw_only=True, tag="control", tag_field="type"):
     """Requests about existing executions, on the control queue."""
 
-    items: tuple[ControlItem, ...]
+    items: Annotated[tuple[ControlItem, ...], Meta(max_length=MAX_ITEMS)]
     v: int = MESSAGE_VERSION
 
 
@@ -232,6 +237,3 @@ class TokenMessage(msgspec.Struct, frozen=True, array_like=True, tag="token", ta
 
     v: int
     owner: str
-
-
-MessageType = Literal["start", "control", "reply", "packages", "hints", "token"]

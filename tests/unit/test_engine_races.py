@@ -61,6 +61,20 @@ async def gate_then_nap(ctx: loom.Context) -> str:
     return answer
 
 
+@loom.step(retry=loom.NO_RETRY)
+async def hangs_at_first() -> int:
+    attempt = loom.current_step().attempt
+    calls.append(f"attempt {attempt}")
+    if attempt == 1:
+        await asyncio.Event().wait()
+    return attempt
+
+
+@loom.flow(attempt_timeout=0.3)
+async def wedged(ctx: loom.Context) -> int:
+    return await ctx.run(hangs_at_first)
+
+
 @loom.flow
 async def two_of_one_name(ctx: loom.Context) -> tuple[int, int]:
     first = await ctx.suspend(on="Number", type=int)
@@ -152,3 +166,13 @@ async def test_a_result_that_is_asked_for_before_the_start_is_read() -> None:
         await until(sent_again)
         await house.worker()
         assert await waiting == 3
+
+
+async def test_f4_a_wedged_attempt_is_given_up_by_its_own_worker() -> None:
+    """F4, F7: past its deadline the execution is driven again, with one worker as with many."""
+    calls.clear()
+    async with House([wedged]) as house:
+        assert await house.client.execute(wedged, id="e", timeout=10) == 2
+        assert calls == ["attempt 1", "attempt 2"]
+        assert (await house.row("e")).fence == 2
+        assert house.workers[0].busy == 0

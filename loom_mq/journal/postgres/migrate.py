@@ -77,7 +77,7 @@ async def check_schema(connection: Connection, endpoint: Endpoint) -> None:
         SchemaVersionError: newer or older than this program, or not there; says what
             to do.
     """
-    version, revision, _checksum = await _state(connection, endpoint.sql)
+    version, revision, _checksum = await _state(connection, endpoint)
     known = len(endpoint.sql.migrations())
     if version > known:
         raise _newer(endpoint, version, known)
@@ -99,7 +99,7 @@ async def _migrate(connection: Connection, endpoint: Endpoint) -> int:
     sql = endpoint.sql
     checksum = hashlib.sha256(sql.functions().encode()).hexdigest()
     known = len(sql.migrations())
-    if await _state(connection, sql) == (known, FUNCTIONS_REVISION, checksum):
+    if await _state(connection, endpoint) == (known, FUNCTIONS_REVISION, checksum):
         return known
     async with connection.transaction():
         await connection.execute("SET LOCAL TRANSACTION ISOLATION LEVEL READ COMMITTED")
@@ -107,7 +107,7 @@ async def _migrate(connection: Connection, endpoint: Endpoint) -> int:
             "SELECT pg_advisory_xact_lock(hashtextextended($1, 0))",
             f"loom.migrate/{endpoint.schema}",
         )
-        version, revision, known_checksum = await _state(connection, sql)
+        version, revision, known_checksum = await _state(connection, endpoint)
         if version > known:
             raise _newer(endpoint, version, known)
         if version == 0:
@@ -134,11 +134,11 @@ async def _make_schema(connection: Connection, endpoint: Endpoint) -> None:
     await connection.execute(endpoint.sql["create_meta"])
 
 
-async def _state(connection: Connection, sql: Sql) -> tuple[int, int, str]:
+async def _state(connection: Connection, endpoint: Endpoint) -> tuple[int, int, str]:
     """Version of the schema, revision and checksum of the functions; zeros for none."""
-    if not await connection.fetchval(sql["meta_exists"]):
+    if not await connection.fetchval(endpoint.sql["meta_exists"], endpoint.schema):
         return 0, 0, ""
-    records = await connection.fetch(sql["read_meta"])
+    records = await connection.fetch(endpoint.sql["read_meta"])
     found = {record["name"]: record["value"] for record in records}
     return (
         int(found.get(SCHEMA_VERSION, "0")),

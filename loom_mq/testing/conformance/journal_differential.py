@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Final
 
 import msgspec
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from loom_mq.clock import JournalClock
@@ -128,8 +128,9 @@ async def differential(a: Journal, b: Journal, plan: Sequence[Operation]) -> Non
             other = await _play(operation, b, world)
             world.written = after
             where = f"step {world.step}, {operation}"
-            assert other == answer, f"{where}: other answer"
-            assert await _picture(b, world) == await _picture(a, world), f"{where}: other state"
+            assert other == answer, f"{where}: {other} instead of {answer}"
+            shown, wanted = await _picture(b, world), await _picture(a, world)
+            assert shown == wanted, f"{where}: left {shown} instead of {wanted}"
     finally:
         await _end_all(b, world)
 
@@ -216,6 +217,7 @@ class DifferentialRules:
     @settings(
         max_examples=60,
         deadline=None,
+        phases=(Phase.explicit, Phase.reuse, Phase.generate, Phase.shrink),
         # a run ends what it began, so one storage serves all; and each store is a class
         suppress_health_check=[
             HealthCheck.function_scoped_fixture,

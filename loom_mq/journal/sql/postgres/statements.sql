@@ -3,14 +3,14 @@
 -- name: now
 SELECT loom.now_v1()
 
--- What stands in the database, if anything does. Both give NULL where there is no journal.
+-- Whether there is a journal in a schema. Reads the catalog's tables and not its cache: a name
+-- that was once looked up in vain stays unknown to a session's cache while it waits for
+-- another process's migration. Index: pg_namespace_nspname_index, pg_class_relname_nsp_index.
 -- name: meta_exists
--- Reads the catalog's tables and not its cache: a name that was once looked up in vain
--- stays unknown to a session's cache while it waits for another process's migration.
 SELECT EXISTS (
     SELECT FROM pg_catalog.pg_class AS c
     JOIN pg_catalog.pg_namespace AS n ON n.oid = c.relnamespace
-    WHERE quote_ident(n.nspname) || '.meta' = replace('loom.meta', '"', '')
+    WHERE n.nspname = $1 AND c.relname = 'meta'
 )
 
 -- Index: meta_pkey.

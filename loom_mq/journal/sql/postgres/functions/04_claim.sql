@@ -126,9 +126,10 @@ END
 $$;
 
 -- Give executions back, in the order of their keys: those of an owner, and those of nobody.
--- Index: executions_pkey.
+-- A fence that has moved belongs to a newer claim, which is not ours to give back; NULL asks
+-- for none. Index: executions_pkey.
 CREATE OR REPLACE FUNCTION loom.defer_v1(
-    p_tenants text[], p_ids text[], p_owner text, p_delay bigint
+    p_tenants text[], p_ids text[], p_fences bigint[], p_owner text, p_delay bigint
 )
 RETURNS void
 LANGUAGE plpgsql VOLATILE
@@ -136,14 +137,16 @@ AS $$
 DECLARE
     v_places tid[] := loom.lock_v1(p_tenants, p_ids);
 BEGIN
-    PERFORM loom.release_v1(v_places, p_owner, loom.now_v1() + p_delay);
+    PERFORM loom.release_v1(v_places, p_fences, p_owner, loom.now_v1() + p_delay);
 END
 $$;
 
 -- Let go of locked executions that this owner, or nobody, holds. Without a time for the next
--- hint a hint goes, unless mail has come since the claim: the holder may not have seen it.
--- By place.
-CREATE OR REPLACE FUNCTION loom.release_v1(p_places tid[], p_owner text, p_hint_at bigint)
+-- hint that stands which came since the claim: from mail that the holder may not have seen,
+-- or from a timer. By place.
+CREATE OR REPLACE FUNCTION loom.release_v1(
+    p_places tid[], p_fences bigint[], p_owner text, p_hint_at bigint
+)
 RETURNS void
 LANGUAGE plpgsql VOLATILE
 SET enable_seqscan = off SET enable_bitmapscan = off
@@ -154,11 +157,9 @@ BEGIN
     UPDATE loom.executions AS e SET
         owner = NULL,
         deadline = NULL,
-        hint_at = CASE
-            WHEN p_hint_at IS NOT NULL THEN p_hint_at
-            WHEN e.inbox > 0 THEN e.hint_at
-        END
-    WHERE e.ctid = ANY (p_places)
+        hint_at = coalesce(p_hint_at, e.hint_at)
+    FROM unnest(p_places, p_fences) AS k (place, fence)
+    WHERE e.ctid = k.place AND (k.fence IS NULL OR e.fence = k.fence)
         AND (e.owner IS NULL OR e.owner = p_owner)
         AND e.status IN ('pending', 'running', 'suspended');
 END

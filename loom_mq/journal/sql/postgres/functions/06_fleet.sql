@@ -68,6 +68,9 @@ SET plan_cache_mode = force_generic_plan SET jit = off
 AS $$
 #variable_conflict use_column
 BEGIN
+    -- A lease is worth nothing after a crash of the server, so it does not wait for the
+    -- disk: a stall there must not make the living look dead.
+    SET LOCAL synchronous_commit = off;
     guarded := CASE WHEN p_guard THEN pg_try_advisory_lock(loom.lease_key_v1(p_owner)) END;
     moment := loom.now_v1();
     UPDATE loom.workers AS w SET
@@ -109,7 +112,7 @@ BEGIN
         SELECT e.tenant, e.execution_id FROM loom.executions AS e
         WHERE e.owner = p_owner ORDER BY e.recoveries
     ) AS h;
-    PERFORM loom.release_v1(loom.held_v1(v_tenants, v_ids, p_owner), p_owner, v_now);
+    PERFORM loom.release_v1(loom.held_v1(v_tenants, v_ids, p_owner), '{}', p_owner, v_now);
     PERFORM loom.forget_workers_v1(v_now);
 END
 $$;
