@@ -5,10 +5,15 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 
 import pytest_asyncio
+from hypothesis import HealthCheck, given, settings
 
+from loom_mq.clock import JournalClock
+from loom_mq.journal.memory import MemoryJournal
 from loom_mq.journal.postgres import migrate
 from loom_mq.journal.tenant import TenantScopedJournal
-from loom_mq.testing.conformance.journal import JournalConformance, Stores
+from loom_mq.testing.conformance.journal import JournalConformance, Stores, differential
+from loom_mq.testing.conformance.journal_differential import operations
+from loom_mq.testing.conformance.journal_operations import Operation
 from loom_mq.testing.servers import PostgresServer
 from tests.conformance.postgres_support import Journal
 
@@ -33,7 +38,27 @@ async def journal_dsn(fast_server: PostgresServer) -> str:
     return fast_server.dsn
 
 
-class TestPostgresJournal(JournalConformance):
+class ServerConformance(JournalConformance):
+    """The kit, with fewer rounds of what takes a hundred calls each."""
+
+    @settings(
+        max_examples=20,
+        deadline=None,
+        suppress_health_check=[
+            HealthCheck.function_scoped_fixture,
+            HealthCheck.differing_executors,
+            HealthCheck.too_slow,
+        ],
+    )
+    @given(plan=operations())
+    async def test_any_operations_give_equal_answers(
+        self, stores: Stores, plan: list[Operation]
+    ) -> None:
+        """J9: equal to the journal in memory, under any operations."""
+        await differential(MemoryJournal(JournalClock()), stores.first, plan)
+
+
+class TestPostgresJournal(ServerConformance):
     """J9: two journals over one database."""
 
     @pytest_asyncio.fixture
@@ -42,7 +67,7 @@ class TestPostgresJournal(JournalConformance):
             yield Stores(first, second)
 
 
-class TestPooledPostgresJournal(JournalConformance):
+class TestPooledPostgresJournal(ServerConformance):
     """J9, C12: the same without anything that outlives a transaction."""
 
     @pytest_asyncio.fixture
@@ -54,7 +79,7 @@ class TestPooledPostgresJournal(JournalConformance):
             yield Stores(first, second)
 
 
-class TestTenantOverPostgres(JournalConformance):
+class TestTenantOverPostgres(ServerConformance):
     """J9: one tenant's view of it."""
 
     @pytest_asyncio.fixture

@@ -12,10 +12,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from loom_mq.journal.postgres import PostgresJournal
-
 from loom_mq.broker.amqp import AmqpBroker
 from loom_mq.client.client import Client
+from loom_mq.journal.postgres import PostgresJournal
 from loom_mq.journal.protocol import ListQuery
 from loom_mq.model.execution import DEFAULT_TENANT, ExecutionKey, ExecutionRow
 from tests.support import ledger

@@ -14,6 +14,8 @@ journal in memory, hypothesis.
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
+
 import pytest
 import pytest_asyncio
 
@@ -50,6 +52,8 @@ class JournalConformance(
     """See the module's docstring. A subclass supplies the fixture `stores`."""
 
     @pytest_asyncio.fixture
-    async def rig(self, stores: Stores) -> Rig:
+    async def rig(self, stores: Stores) -> AsyncIterator[Rig]:
         """What the tests use."""
-        return Rig(stores)
+        rig = Rig(stores)
+        yield rig
+        await rig.close()

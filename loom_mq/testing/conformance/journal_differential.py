@@ -136,9 +136,11 @@ async def differential(a: Journal, b: Journal, plan: Sequence[Operation]) -> Non
 
 
 async def _lease(journal: Journal, world: World, number: int) -> None:
-    owner = world.owner(number)
+    owner, sessions = world.owner(number), world.sessions[id(journal)]
+    if owner in sessions:
+        await sessions[owner].close()
     record = WorkerRecord(owner=owner, role="worker", host="here")
-    world.sessions[id(journal)][owner] = await journal.lease(record, LONG)
+    sessions[owner] = await journal.lease(record, LONG)
 
 
 async def _play(operation: Operation, journal: Journal, world: World) -> object:
@@ -159,6 +161,10 @@ async def _picture(journal: Journal, world: World) -> object:
 
 
 async def _end_all(journal: Journal, world: World) -> None:
+    for sessions in world.sessions.values():
+        for session in sessions.values():
+            await session.retire()
+            await session.close()
     for key, row in zip(world.keys, await journal.get(world.keys), strict=True):
         if row is None or row.status.terminal:
             continue

@@ -33,7 +33,7 @@ class LeaseRules:
             draining=True,
         )
         now = await rig.journal.now()
-        await rig.journal.lease(record, LONG)
+        lease = await rig.journal.lease(record, LONG)
         (found,) = await rig.second.workers()
         assert found.lease_until >= now + int(LONG * MICROS)
         assert found.started_at >= now
@@ -41,6 +41,7 @@ class LeaseRules:
         assert told == (record.owner, "worker", "höst", ("a", "b"), 7)
         assert (found.release, found.draining) == ("1.2", True)
         assert not await rig.journal.lapse_if_gone(record.owner)
+        await lease.close()
 
     async def test_renewal_keeps_a_lease(self, rig: Rig) -> None:
         """F7: in the journal's clock."""

@@ -8,8 +8,9 @@ journals get the very same request. What the protocol leaves open is not asked.
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Final, Protocol
+from typing import Final, Protocol, TypeVar
 
 import msgspec
 
@@ -18,10 +19,12 @@ from loom_mq.journal.protocol import (
     Append,
     Claim,
     ClaimIntent,
+    DueTimer,
     IndexUpdate,
     Journal,
     LeaseSession,
     ListQuery,
+    Runnable,
 )
 from loom_mq.model.events import EVENT_SCHEMA, Envelope
 from loom_mq.model.execution import (
@@ -34,6 +37,8 @@ from loom_mq.model.execution import (
     Waiter,
 )
 from loom_mq.testing.conformance.journal_rig import LONG
+
+F = TypeVar("F", ExecutionRow, Runnable, DueTimer)
 
 PAST: Final = 5
 FUTURE: Final = 4_000_000_000_000_000
@@ -363,11 +368,18 @@ class Sweep:
         sent = await journal.take_unsent(
             limit=1000, resend_after=LONG, backoff_limit=LONG, queues=[world.prefix, "other"]
         )
-        return (
-            sorted((row for row in lost if row.key in world.keys), key=lambda row: row.key),
-            [each for each in taken if each.row.key in world.keys],
-            [each for each in sent if each.row.key in world.keys],
-        )
+        # only what was taken is promised, not in which order
+        return [
+            _by_key(row for row in lost if row.key in world.keys),
+            _by_key(each for each in taken if each.row.key in world.keys),
+            _by_key(each for each in sent if each.row.key in world.keys),
+        ]
+
+
+def _by_key(found: Iterable[F]) -> list[F]:
+    return sorted(
+        found, key=lambda each: each.key if isinstance(each, ExecutionRow) else each.row.key
+    )
 
 
 @dataclass(frozen=True)
@@ -379,7 +391,8 @@ class Fire:
     async def play(self, journal: Journal, world: World) -> object:
         """See `Operation`."""
         due = await journal.due_timers(limit=1000, hold=LONG)
-        mine = [each for each in due if each.row.key in world.keys]
+        assert due == sorted(due, key=lambda each: each.due)
+        mine = _by_key(each for each in due if each.row.key in world.keys)
         if self.dropped:
             await journal.drop_timers([(each.row.key, each.due) for each in mine])
         return mine
@@ -396,4 +409,4 @@ class Look:
         found = await journal.find(
             ListQuery(status=self.status, queue=world.prefix, tenant=DEFAULT_TENANT)
         )
-        return sorted(found, key=lambda row: row.key)
+        return _by_key(found)

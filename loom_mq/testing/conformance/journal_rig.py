@@ -121,6 +121,12 @@ class Rig:
         self.stores = stores
         self.journal = stores.first
         self.second = stores.second
+        self._leases: list[LeaseSession] = []
+
+    async def close(self) -> None:
+        """Close the connections of leases that a test has left open."""
+        for lease in self._leases:
+            await lease.close()
 
     # ---- executions -----------------------------------------------------------------
 
@@ -273,9 +279,10 @@ class Rig:
 
     async def alive(self, owner: str, ttl: float = LONG) -> LeaseSession:
         """A process with a lease."""
-        return await self.journal.lease(
-            WorkerRecord(owner=owner, role="worker", host="here", queues=("a", "b"), slots=7), ttl
-        )
+        record = WorkerRecord(owner=owner, role="worker", host="here", queues=("a", "b"), slots=7)
+        lease = await self.journal.lease(record, ttl)
+        self._leases.append(lease)
+        return lease
 
     async def take_unsent(
         self, queues: Sequence[str] | None = None, *, resend_after: float = LONG
