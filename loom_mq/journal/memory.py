@@ -8,7 +8,6 @@ it is gone with the object.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import repeat
 from types import TracebackType
 from typing import Self
 
@@ -157,7 +156,7 @@ class MemoryJournal(MemoryFleet):
     ) -> None:
         """Give executions back; a hint set by mail since the claim stays."""
         now = self._clock.now()
-        for key, fence in zip(keys, fences or repeat(None), strict=False):
+        for key, fence in zip(keys, fences or [None] * len(keys), strict=True):
             entry = self._store.entries.get(key)
             row = (
                 None if entry is None else transitions.deferred(entry.row, owner, delay, now, fence)

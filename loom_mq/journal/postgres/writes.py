@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import repeat
 from typing import Final
 
 import asyncpg
@@ -249,7 +248,7 @@ class PostgresWrites(Store):
         fences: Sequence[int] | None = None,
     ) -> None:
         """Give executions back; a hint set by mail since the claim stays."""
-        fence_of = dict(zip(keys, fences or repeat(None), strict=False))
+        fence_of = dict(zip(keys, fences or [None] * len(keys), strict=True))
         ordered = sorted(fence_of)
         if ordered:
             await self._write_rows(

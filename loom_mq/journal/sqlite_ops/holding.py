@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import repeat
 from sqlite3 import Connection
 from typing import Final
 
@@ -71,7 +70,7 @@ def defer(
     fences: Sequence[int] | None,
 ) -> None:
     """See `Journal.defer`."""
-    for key, fence in zip(keys, fences or repeat(None), strict=False):
+    for key, fence in zip(keys, fences or [None] * len(keys), strict=True):
         row = rows.get(db, key)
         if row is None:
             continue

@@ -21,15 +21,22 @@ from loom_mq.journal.protocol import Append, Claimed, IndexUpdate, Journal
 from loom_mq.journal.requests import AdmitVerdict, AppendVerdict
 from loom_mq.model.execution import ExecutionRow, Status, WorkerRecord
 from loom_mq.testing.conformance import journal_operations as ops
-from loom_mq.testing.conformance.journal_operations import Kinds, Operation, World
+from loom_mq.testing.conformance.journal_operations import Operation
 from loom_mq.testing.conformance.journal_rig import LONG, Stores, name
+from loom_mq.testing.conformance.journal_world import (
+    ALIVE,
+    FUTURE,
+    PAST,
+    Kinds,
+    World,
+)
 
 LENGTH: Final = 20
 """Operations of a run at least: short ones seldom meet what an earlier one has left."""
 
 _executions = st.sampled_from([0, 0, 0, 0, 1, 1, 2])  # the last is seldom admitted
-_owners = st.integers(0, ops.ALIVE)
-_alive = st.integers(0, ops.ALIVE - 1)
+_owners = st.integers(0, ALIVE)
+_alive = st.integers(0, ALIVE - 1)
 _items = st.integers(0, 2)
 _mostly_right = st.sampled_from([0, 0, 0, 0, 0, -1, 1])
 
@@ -44,7 +51,7 @@ _writes = st.builds(
     ),
     kind=st.sampled_from([Kinds.NEW] * 5 + [Kinds.AGAIN, Kinds.MOVED, Kinds.OTHER]),
     claimant=st.one_of(st.none(), _owners),
-    timers=st.sampled_from([(), (), (ops.PAST,), (ops.FUTURE,), (ops.PAST, ops.FUTURE)]),
+    timers=st.sampled_from([(), (), (PAST,), (FUTURE,), (PAST, FUTURE)]),
     consume=st.sampled_from([(), (), (0,), (0, 1), (2,)]),
 )
 
@@ -116,7 +123,7 @@ async def differential(a: Journal, b: Journal, plan: Sequence[Operation]) -> Non
     world = World(name("diff"))
     for journal in (a, b):
         world.sessions[id(journal)] = {}
-        for number in range(ops.ALIVE):
+        for number in range(ALIVE):
             await _lease(journal, world, number)
     try:
         for world.step, operation in enumerate(plan, start=1):
