@@ -156,7 +156,7 @@ class MemoryJournal(MemoryFleet):
     ) -> None:
         """Give executions back; a hint set by mail since the claim stays."""
         now = self._clock.now()
-        for key, fence in zip(keys, fences or [None] * len(keys), strict=True):
+        for key, fence in zip(keys, [None] * len(keys) if fences is None else fences, strict=True):
             entry = self._store.entries.get(key)
             row = (
                 None if entry is None else transitions.deferred(entry.row, owner, delay, now, fence)

@@ -248,7 +248,7 @@ class PostgresWrites(Store):
         fences: Sequence[int] | None = None,
     ) -> None:
         """Give executions back; a hint set by mail since the claim stays."""
-        fence_of = dict(zip(keys, fences or [None] * len(keys), strict=True))
+        fence_of = dict(zip(keys, [None] * len(keys) if fences is None else fences, strict=True))
         ordered = sorted(fence_of)
         if ordered:
             await self._write_rows(

@@ -70,7 +70,7 @@ def defer(
     fences: Sequence[int] | None,
 ) -> None:
     """See `Journal.defer`."""
-    for key, fence in zip(keys, fences or [None] * len(keys), strict=True):
+    for key, fence in zip(keys, [None] * len(keys) if fences is None else fences, strict=True):
         row = rows.get(db, key)
         if row is None:
             continue
