@@ -44,8 +44,7 @@
     │   └── ExecutionCancelledError
     └── WaitTimeoutError                also a TimeoutError
 
-Codes never change once released; messages may. `error_from_code` rebuilds an
-error that crossed the wire.
+Codes never change once released; messages may.
 """
 
 from __future__ import annotations
@@ -430,28 +429,3 @@ def is_superseded_refusal(error: BaseException | None, execution_id: str) -> boo
         isinstance(error, ExecutionAlreadyExistsError | StaleFenceError)
         and error.execution_id == execution_id
     )
-
-
-def _by_code(root: type[LoomError]) -> dict[str, type[LoomError]]:
-    known = {root.code: root}
-    for child in root.__subclasses__():
-        known.update(_by_code(child))
-    return known
-
-
-def error_from_code(
-    code: str, message: str, *, execution_id: str | None = None, reason: str = ""
-) -> LoomError:
-    """Rebuild an error that crossed the wire as code and message.
-
-    An unknown code gives a plain `LoomError` with the code in its text, so that an
-    older client still shows what a newer service said.
-    """
-    kind = _by_code(LoomError).get(code)
-    if kind is ResumeRefusedError:
-        return ResumeRefusedError(message, reason=reason, execution_id=execution_id)
-    if kind is None:
-        return LoomError(f"{message} [{code}]", execution_id=execution_id)
-    error = kind.__new__(kind)
-    LoomError.__init__(error, message, execution_id=execution_id)
-    return error

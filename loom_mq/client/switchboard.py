@@ -17,13 +17,13 @@ from loom_mq.broker import topology
 from loom_mq.broker.protocol import Broker, Delivery, Outgoing
 from loom_mq.broker.sender import GroupedSender
 from loom_mq.codec import wire
+from loom_mq.codec.refusals import error_from_code
 from loom_mq.errors import (
     BrokerUnreachableError,
     InputError,
     LoomError,
     UnroutableError,
     WaitTimeoutError,
-    error_from_code,
 )
 from loom_mq.ids import Ids
 from loom_mq.model.execution import ExecutionKey

@@ -132,7 +132,7 @@ def parse_seconds(text: str) -> float:
 def _keep(kind: type, value: object) -> object:
     if kind is Address and isinstance(value, Address):
         return value
-    raise NotImplementedError(f"{kind} is not converted here")
+    raise TypeError(f"{kind} is not converted here")
 
 
 def _meta(field: FieldInfo) -> tuple[object, Meta]:

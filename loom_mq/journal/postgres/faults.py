@@ -23,6 +23,13 @@ after a switch-over, full of connections, or worn out by conflicts."""
 _SETUP: Final = frozenset({"28000", "28P01", "3D000", "42501"})
 """Refused credentials, no such database, no right: waiting will hardly help."""
 
+_POOLED: Final = frozenset({"26000", "42P05", "08P01"})
+"""A statement that is not there or is there already, or a setting that is not passed on: a
+transaction pooler stands between."""
+_POOLER_HINT: Final = (
+    "; if a transaction pooler such as PgBouncer stands between, set LOOM_STATEMENT_CACHE=false"
+)
+
 CONFLICTS: Final = (asyncpg.SerializationError, asyncpg.DeadlockDetectedError)
 """Nothing was written, and the same again will likely succeed."""
 
@@ -58,8 +65,10 @@ def unreachable(error: Exception, where: str) -> JournalUnreachableError:
     if isinstance(error, ValueError | asyncpg.ClientConfigurationError):
         # its text may hold a piece of the address, password included
         return _mistaken(ConfigurationError(f"the address of the journal at {where} is wrong"))
-    if state_of(error) in _SETUP:
-        mistake = ConfigurationError(f"the journal at {where} refused us: {error}")
+    state = state_of(error)
+    if state in _SETUP | _POOLED:
+        hint = _POOLER_HINT if state in _POOLED else ""
+        mistake = ConfigurationError(f"the journal at {where} refused us: {error}{hint}")
         mistake.__cause__ = error
         return _mistaken(mistake)
     reason = "there was no answer in time" if isinstance(error, TimeoutError) else f"{error}"
@@ -101,6 +110,8 @@ def _judge(error: Exception, where: str, writing: bool) -> LoomError:
     state = state_of(error)
     if state in _BUSY:
         return JournalUnreachableError(f"the journal at {where} cannot do it now: {error}")
+    if state in _POOLED:
+        return JournalUnreachableError(f"the journal at {where} failed: {error}{_POOLER_HINT}")
     shown = f"{error} [{state}]" if state else f"{error}"
     if writing:
         return StorageWriteError(f"the journal at {where} could not write: {shown}")

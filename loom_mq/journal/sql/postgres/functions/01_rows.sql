@@ -9,6 +9,8 @@
 --   a batch stands in a subquery for one key, so the batch leads.
 -- - Those that change rows that are locked already find them by their place (ctid), which
 --   cannot change while the lock is held, and may use nothing else.
+--
+-- One kind calls the other, and settings are handed down, so each says all that it needs.
 
 -- Journal time: this server's clock, whatever the clients' clocks say.
 CREATE OR REPLACE FUNCTION loom.now_v1() RETURNS bigint
@@ -35,6 +37,7 @@ RETURN EXISTS (
 -- everything that was committed while this waited. Index: executions_pkey.
 CREATE OR REPLACE FUNCTION loom.lock_v1(p_tenants text[], p_ids text[]) RETURNS tid[]
 LANGUAGE plpgsql VOLATILE
+SET enable_indexscan = on SET enable_indexonlyscan = on
 SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off
 SET enable_hashjoin = off SET enable_mergejoin = off
 SET plan_cache_mode = force_generic_plan SET jit = off
@@ -55,6 +58,7 @@ $$;
 CREATE OR REPLACE FUNCTION loom.rows_v1(p_tenants text[], p_ids text[])
 RETURNS TABLE (item bigint, execution loom.execution_v1)
 LANGUAGE plpgsql STABLE
+SET enable_indexscan = on SET enable_indexonlyscan = on
 SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off
 SET enable_hashjoin = off SET enable_mergejoin = off
 SET plan_cache_mode = force_generic_plan SET jit = off
@@ -77,6 +81,7 @@ CREATE OR REPLACE FUNCTION loom.recorded_v1(
 )
 RETURNS bytea[]
 LANGUAGE plpgsql STABLE
+SET enable_indexscan = on SET enable_indexonlyscan = on
 SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off
 SET enable_hashjoin = off SET enable_mergejoin = off
 SET plan_cache_mode = force_generic_plan SET jit = off
@@ -110,6 +115,7 @@ RETURNS TABLE (
     execution loom.execution_v1
 )
 LANGUAGE plpgsql STABLE
+SET enable_indexscan = on SET enable_indexonlyscan = on
 SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off
 SET enable_hashjoin = off SET enable_mergejoin = off
 SET plan_cache_mode = force_generic_plan SET jit = off
@@ -142,6 +148,7 @@ CREATE OR REPLACE FUNCTION loom.read_v1(
     OUT last_seq bigint, OUT bodies bytea[]
 )
 LANGUAGE plpgsql STABLE
+SET enable_indexscan = on SET enable_indexonlyscan = on
 SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off
 SET enable_hashjoin = off SET enable_mergejoin = off
 SET plan_cache_mode = force_generic_plan SET jit = off
@@ -190,6 +197,7 @@ $$;
 CREATE OR REPLACE FUNCTION loom.inbox_v1(p_tenants text[], p_ids text[])
 RETURNS TABLE (item bigint, bodies bytea[])
 LANGUAGE plpgsql STABLE
+SET enable_indexscan = on SET enable_indexonlyscan = on
 SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off
 SET enable_hashjoin = off SET enable_mergejoin = off
 SET plan_cache_mode = force_generic_plan SET jit = off

@@ -20,6 +20,7 @@ CREATE OR REPLACE FUNCTION loom.admit_v1(
 )
 RETURNS TABLE (item bigint, moment bigint, made bigint, execution loom.execution_v1)
 LANGUAGE plpgsql VOLATILE
+SET enable_indexscan = on SET enable_indexonlyscan = on
 SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off
 SET enable_hashjoin = off SET enable_mergejoin = off
 SET plan_cache_mode = force_generic_plan SET jit = off
@@ -101,6 +102,7 @@ $$;
 CREATE OR REPLACE FUNCTION loom.watch_v1(p_tenant text, p_id text, p_waiter bytea)
 RETURNS TABLE (newest bytea, execution loom.execution_v1)
 LANGUAGE plpgsql VOLATILE
+SET enable_indexscan = on SET enable_indexonlyscan = on
 SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off
 SET enable_hashjoin = off SET enable_mergejoin = off
 SET plan_cache_mode = force_generic_plan SET jit = off

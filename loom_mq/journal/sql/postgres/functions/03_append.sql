@@ -113,6 +113,7 @@ $$;
 CREATE OR REPLACE FUNCTION loom.tidy_v1(p_tenants text[], p_ids text[], p_items bigint[])
 RETURNS void
 LANGUAGE plpgsql VOLATILE
+SET enable_indexscan = on SET enable_indexonlyscan = on
 SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off
 SET enable_hashjoin = off SET enable_mergejoin = off
 SET plan_cache_mode = force_generic_plan SET jit = off
@@ -140,6 +141,7 @@ CREATE OR REPLACE FUNCTION loom.take_mail_v1(
 )
 RETURNS bigint[]
 LANGUAGE plpgsql VOLATILE
+SET enable_indexscan = on SET enable_indexonlyscan = on
 SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off
 SET enable_hashjoin = off SET enable_mergejoin = off
 SET plan_cache_mode = force_generic_plan SET jit = off

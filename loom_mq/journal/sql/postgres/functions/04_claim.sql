@@ -15,6 +15,7 @@ RETURNS TABLE (
     execution loom.execution_v1
 )
 LANGUAGE plpgsql VOLATILE
+SET enable_indexscan = on SET enable_indexonlyscan = on
 SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off
 SET enable_hashjoin = off SET enable_mergejoin = off
 SET plan_cache_mode = force_generic_plan SET jit = off
@@ -106,6 +107,7 @@ CREATE OR REPLACE FUNCTION loom.fence_v1(
 )
 RETURNS bigint
 LANGUAGE plpgsql VOLATILE
+SET enable_indexscan = on SET enable_indexonlyscan = on
 SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off
 SET enable_hashjoin = off SET enable_mergejoin = off
 SET plan_cache_mode = force_generic_plan SET jit = off

@@ -15,6 +15,7 @@ CREATE OR REPLACE FUNCTION loom.deliver_v1(
 )
 RETURNS TABLE (item bigint, fresh boolean, execution loom.execution_v1)
 LANGUAGE plpgsql VOLATILE
+SET enable_indexscan = on SET enable_indexonlyscan = on
 SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off
 SET enable_hashjoin = off SET enable_mergejoin = off
 SET plan_cache_mode = force_generic_plan SET jit = off
@@ -63,6 +64,7 @@ CREATE OR REPLACE FUNCTION loom.discard_v1(
 )
 RETURNS void
 LANGUAGE plpgsql VOLATILE
+SET enable_indexscan = on SET enable_indexonlyscan = on
 SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off
 SET enable_hashjoin = off SET enable_mergejoin = off
 SET plan_cache_mode = force_generic_plan SET jit = off

@@ -7,6 +7,7 @@ RETURN hashtextextended('loom.workers'::regclass::oid::text || '/' || p_owner, 0
 -- Forget lapsed leases that no execution names. Indexes: workers_pkey, executions_owned.
 CREATE OR REPLACE FUNCTION loom.forget_workers_v1(p_now bigint) RETURNS void
 LANGUAGE plpgsql VOLATILE
+SET enable_indexscan = on SET enable_indexonlyscan = on
 SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off
 SET enable_hashjoin = off SET enable_mergejoin = off
 SET plan_cache_mode = force_generic_plan SET jit = off
@@ -62,6 +63,7 @@ CREATE OR REPLACE FUNCTION loom.renew_v1(
     OUT moment bigint, OUT held boolean, OUT guarded boolean, OUT tenants text[], OUT ids text[]
 )
 LANGUAGE plpgsql VOLATILE
+SET enable_indexscan = on SET enable_indexonlyscan = on
 SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off
 SET enable_hashjoin = off SET enable_mergejoin = off
 SET plan_cache_mode = force_generic_plan SET jit = off
@@ -95,6 +97,7 @@ $$;
 -- Indexes: workers_pkey, executions_owned, executions_pkey.
 CREATE OR REPLACE FUNCTION loom.retire_v1(p_owner text) RETURNS void
 LANGUAGE plpgsql VOLATILE
+SET enable_indexscan = on SET enable_indexonlyscan = on
 SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off
 SET enable_hashjoin = off SET enable_mergejoin = off
 SET plan_cache_mode = force_generic_plan SET jit = off
@@ -121,6 +124,7 @@ $$;
 CREATE OR REPLACE FUNCTION loom.held_v1(p_tenants text[], p_ids text[], p_owner text)
 RETURNS tid[]
 LANGUAGE plpgsql VOLATILE
+SET enable_indexscan = on SET enable_indexonlyscan = on
 SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off
 SET enable_hashjoin = off SET enable_mergejoin = off
 SET plan_cache_mode = force_generic_plan SET jit = off

@@ -7,6 +7,7 @@
 -- Indexes: executions_owned, workers_pkey.
 CREATE OR REPLACE FUNCTION loom.dead_owners_v1(p_now bigint) RETURNS text[]
 LANGUAGE plpgsql VOLATILE
+SET enable_indexscan = on SET enable_indexonlyscan = on
 SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off
 SET enable_hashjoin = off SET enable_mergejoin = off
 SET plan_cache_mode = force_generic_plan SET jit = off
@@ -43,6 +44,7 @@ CREATE OR REPLACE FUNCTION loom.take_abandoned_v1(
 )
 RETURNS TABLE (lost_owner text, start bytea, execution loom.execution_v1)
 LANGUAGE plpgsql VOLATILE
+SET enable_indexscan = on SET enable_indexonlyscan = on
 SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off
 SET enable_hashjoin = off SET enable_mergejoin = off
 SET plan_cache_mode = force_generic_plan SET jit = off
@@ -124,6 +126,7 @@ $$;
 CREATE OR REPLACE FUNCTION loom.exhausted_v1(p_max_recoveries bigint, p_limit bigint)
 RETURNS SETOF loom.execution_v1
 LANGUAGE plpgsql VOLATILE
+SET enable_indexscan = on SET enable_indexonlyscan = on
 SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off
 SET enable_hashjoin = off SET enable_mergejoin = off
 SET plan_cache_mode = force_generic_plan SET jit = off
@@ -167,6 +170,7 @@ CREATE OR REPLACE FUNCTION loom.take_unsent_v1(
 )
 RETURNS TABLE (start bytea, execution loom.execution_v1)
 LANGUAGE plpgsql VOLATILE
+SET enable_indexscan = on SET enable_indexonlyscan = on
 SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off
 SET enable_hashjoin = off SET enable_mergejoin = off
 SET plan_cache_mode = force_generic_plan SET jit = off

@@ -5,6 +5,7 @@
 CREATE OR REPLACE FUNCTION loom.due_timers_v1(p_limit bigint, p_hold bigint)
 RETURNS TABLE (due bigint, execution loom.execution_v1)
 LANGUAGE plpgsql VOLATILE
+SET enable_indexscan = on SET enable_indexonlyscan = on
 SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off
 SET enable_hashjoin = off SET enable_mergejoin = off
 SET plan_cache_mode = force_generic_plan SET jit = off
@@ -73,6 +74,7 @@ $$;
 CREATE OR REPLACE FUNCTION loom.drop_timers_v1(p_tenants text[], p_ids text[], p_dues bigint[])
 RETURNS void
 LANGUAGE plpgsql VOLATILE
+SET enable_indexscan = on SET enable_indexonlyscan = on
 SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off
 SET enable_hashjoin = off SET enable_mergejoin = off
 SET plan_cache_mode = force_generic_plan SET jit = off
@@ -106,6 +108,7 @@ $$;
 -- The earliest due time that is not held. Index: timers_visible.
 CREATE OR REPLACE FUNCTION loom.next_timer_v1() RETURNS bigint
 LANGUAGE plpgsql VOLATILE
+SET enable_indexscan = on SET enable_indexonlyscan = on
 SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off
 SET enable_hashjoin = off SET enable_mergejoin = off
 SET plan_cache_mode = force_generic_plan SET jit = off
