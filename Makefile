@@ -45,7 +45,8 @@ clean: ## Remove what make and the tools made
 
 # Stamps: pip runs again only when pyproject.toml changed.
 $(VENV)/.dev: $(VENV)/.python pyproject.toml
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	@echo "Installing into $(VENV), about a minute the first time ..."
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
 	@touch $@
 
 $(VENV)/.bench: $(VENV)/.dev

@@ -173,8 +173,9 @@ async def _ended(reach: Reach, journal: Journal, key: ExecutionKey, *, wait: boo
 
 def _not_ended(execution_id: str, timeout: float | None, *, waited: bool) -> WaitTimeoutError:
     within = f" within {timeout:g} s" if waited and timeout is not None else " yet"
+    advice = f"`loom why {execution_id}` says what it waits for" if waited else "wait with --wait"
     return WaitTimeoutError(
-        f"execution {execution_id!r} has not ended{within}; it goes on, wait for it with --wait",
+        f"execution {execution_id!r} has not ended{within}; {advice}",
         execution_id=execution_id,
     )
 

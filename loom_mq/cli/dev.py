@@ -143,7 +143,8 @@ def _announce(
     for flow in sorted(registry, key=lambda each: (each.name, each.version)):
         screen.line(f"  {flow.name} version {flow.version}  queue {flow.queue}")
     if unended:
-        screen.line(f"{unended} executions from before go on.")
+        before = "1 execution from before goes" if unended == 1 else f"{unended} from before go"
+        screen.line(f"{before} on.")
     screen.line("Ctrl-C stops it; killed, it goes on where it was when you start it again.")
     screen.line("\nIn another terminal:")
     for command in _commands(reach, registry, first):
@@ -158,7 +159,7 @@ def _commands(reach: Reach, registry: Registry, first: First | None) -> list[str
         opening = []
     else:
         flow = min(registry, key=lambda each: each.name)
-        name = f"{flow.name}-1"
+        name = f"try-{flow.name}"
         example = [example_of(flow.input_codec.annotation)] if flow.takes_input else []
         opening = [["loom", "start", flow.name, *example, "--id", name]]
     lines = [*opening, ["loom", "list"], ["loom", "why", name], ["loom", "history", name]]

@@ -218,7 +218,9 @@ class Drive:
         return wait.kind is ev.WaitKind.GATE and self._mail.find(wait.name, wait.id) is not None
 
     async def _body(self) -> object:
-        value = self._flow.input_codec.decode(self._log.state.input)
+        value = self._flow.input_codec.decode(
+            self._log.state.input, what=f"input of flow {self._flow.name}"
+        )
         return await self._flow.body(Context(self._activation), value)
 
     async def _look(self) -> DriveEnd | None:
@@ -340,6 +342,7 @@ class Drive:
             reason=RefusalReason.WRONG_TYPE.value,
             execution_id=self.key.execution_id,
         )
+        _log.warning("answer.refused", **self._names(), gate=item.gate, why=error.reason)
         self._home.discard(self.key, item)
         self._reply(item, error_reply(self.key, item.correlation, refusal))
 

@@ -363,7 +363,7 @@ class Activation:
                 await self._park_on(known or Wait(place, WaitKind.GATE, name, due, type_name))
             self.mail.drop(item)
             try:
-                codec.decode(item.payload)
+                codec.decode(item.payload, what="answer")
             except CodecError as error:
                 self._refuse(item, error)
                 continue

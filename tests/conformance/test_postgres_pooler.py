@@ -8,6 +8,7 @@ import pwd
 import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import AsyncIterator
 from pathlib import Path
 from urllib.parse import urlsplit, urlunsplit
@@ -51,35 +52,47 @@ default_pool_size = 2
 
 
 @pytest_asyncio.fixture
-async def pooled_dsn(postgres_dsn: str, tmp_path: Path) -> AsyncIterator[str]:
+async def pooled_dsn(postgres_dsn: str) -> AsyncIterator[str]:
     """The test's database through a pooler with two connections."""
-    assert PROGRAM is not None
     parts = urlsplit(postgres_dsn)
     own_port = free_port()
-    folder = tmp_path / "pooler"
-    folder.mkdir()
-    users = folder / "users.txt"
-    users.write_text(f'"{parts.username}" "{parts.password}"\n')
-    configuration = folder / "pgbouncer.ini"
-    configuration.write_text(
-        SETTINGS.format(
-            host=parts.hostname,
-            port=parts.port,
-            user=parts.username,
-            password=parts.password,
-            own_port=own_port,
-            users=users,
+    with tempfile.TemporaryDirectory(prefix="loom-pooler-") as folder:
+        users = Path(folder, "users.txt")
+        users.write_text(f'"{parts.username}" "{parts.password}"\n')
+        configuration = Path(folder, "pgbouncer.ini")
+        configuration.write_text(
+            SETTINGS.format(
+                host=parts.hostname,
+                port=parts.port,
+                user=parts.username,
+                password=parts.password,
+                own_port=own_port,
+                users=users,
+            )
         )
-    )
+        process = _start(Path(folder), configuration)
+        try:
+            async with asyncio.timeout(PATIENCE):
+                while not await _listening(own_port):
+                    assert process.poll() is None, Path(folder, "log").read_text()
+                    await asyncio.sleep(0.01)
+            host = f"{parts.username}:{parts.password}@127.0.0.1:{own_port}"
+            yield urlunsplit(parts._replace(netloc=host))
+        finally:
+            process.kill()
+            process.wait()
+
+
+def _start(folder: Path, configuration: Path) -> subprocess.Popen[bytes]:
+    assert PROGRAM is not None
+    # it refuses to run as root
     user = pwd.getpwnam("postgres") if os.geteuid() == 0 else None
-    if user is not None:  # it refuses to run as root
-        for path in (folder, users, configuration):
+    if user is not None:
+        for path in (folder, *folder.iterdir()):
             os.chown(path, user.pw_uid, user.pw_gid)
-        for path in list(folder.parents)[:3]:
-            path.chmod(path.stat().st_mode | 0o011)
-    with (folder / "log").open("wb") as log:
-        process = subprocess.Popen(
-            [PROGRAM, "-q", str(configuration)],
+    with Path(folder, "log").open("wb") as log:
+        return subprocess.Popen(
+            [PROGRAM, "-q", configuration],
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,
@@ -87,16 +100,6 @@ async def pooled_dsn(postgres_dsn: str, tmp_path: Path) -> AsyncIterator[str]:
             group=None if user is None else user.pw_gid,
             extra_groups=None if user is None else [],
         )
-    try:
-        async with asyncio.timeout(PATIENCE):
-            while not await _listening(own_port):
-                assert process.poll() is None, (folder / "log").read_text()
-                await asyncio.sleep(0.01)
-        host = f"{parts.username}:{parts.password}@127.0.0.1:{own_port}"
-        yield urlunsplit(parts._replace(netloc=host))
-    finally:
-        process.kill()
-        process.wait()
 
 
 async def _listening(port: int) -> bool:

@@ -43,7 +43,7 @@ async def rig(path: Path) -> AsyncIterator[Rig]:
 async def test_second_engine_is_refused(path: Path, rig: Rig) -> None:
     """C97: with a message that says what to do; looking on is allowed."""
     key = await rig.started()
-    with pytest.raises(ConfigurationError, match=r"in use by another engine .*exclusive=False"):
+    with pytest.raises(ConfigurationError, match=r"in use by another engine .*another file"):
         async with SqliteJournal(path):
             pass
     async with SqliteJournal(path, exclusive=False) as onlooker:

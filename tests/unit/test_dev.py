@@ -90,7 +90,7 @@ def test_dev_survives_kill_9(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert run(["why", "hello-1"]) == 0
 
     with Dev(tmp_path) as second:
-        second.read_until("executions from before go on")
+        second.read_until("1 execution from before goes on")
         answered = subprocess.run(
             [sys.executable, "-m", "loom_mq.cli", "resume", "hello-1", "Polite", "true"],
             capture_output=True,

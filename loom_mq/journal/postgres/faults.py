@@ -23,9 +23,9 @@ after a switch-over, full of connections, or worn out by conflicts."""
 _SETUP: Final = frozenset({"28000", "28P01", "3D000", "42501"})
 """Refused credentials, no such database, no right: waiting will hardly help."""
 
-_POOLED: Final = frozenset({"26000", "42P05", "08P01"})
-"""A statement that is not there or is there already, or a setting that is not passed on: a
-transaction pooler stands between."""
+_POOLED: Final = frozenset({"26000", "42P05"})
+"""A prepared statement that is not there, or is there already: a transaction pooler stands
+between. One that passes on no settings says so when we connect."""
 _POOLER_HINT: Final = (
     "; if a transaction pooler such as PgBouncer stands between, set LOOM_STATEMENT_CACHE=false"
 )
@@ -65,9 +65,10 @@ def unreachable(error: Exception, where: str) -> JournalUnreachableError:
     if isinstance(error, ValueError | asyncpg.ClientConfigurationError):
         # its text may hold a piece of the address, password included
         return _mistaken(ConfigurationError(f"the address of the journal at {where} is wrong"))
-    state = state_of(error)
-    if state in _SETUP | _POOLED:
-        hint = _POOLER_HINT if state in _POOLED else ""
+    # poolers say 08P01 to everything, a server that is away for a moment included
+    pooled = state_of(error) == "08P01" and "startup parameter" in str(error)
+    if pooled or state_of(error) in _SETUP:
+        hint = _POOLER_HINT if pooled else ""
         mistake = ConfigurationError(f"the journal at {where} refused us: {error}{hint}")
         mistake.__cause__ = error
         return _mistaken(mistake)

@@ -47,8 +47,8 @@ class FileLock:
             os.close(descriptor)
             raise ConfigurationError(
                 f"the journal {str(self._journal)!r} is in use by another engine"
-                f"{f' (process {holder})' if holder else ''}: stop that one first, or open it "
-                "to look on with exclusive=False, or share a PostgreSQL journal instead"
+                f"{f' (process {holder})' if holder else ''}: stop that one first, or use "
+                "another file, or share a PostgreSQL journal instead"
             ) from error
         os.ftruncate(descriptor, 0)
         os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
