@@ -95,8 +95,7 @@ class Driver:
             settled.done(requeue=True)
         except Exception:  # one package must never take the worker down
             _log.exception("package.crashed", **_names(package))
-            # it may be claimed by now, and nobody else drives what a live owner holds
-            self._give_back.add(key, CRASH_DELAY, package.fence + 1)
+            self._give_back.add(key, CRASH_DELAY, package.fence + 1)  # claimed by now, perhaps
             settled.done(requeue=True)
         finally:
             settled.done()
@@ -180,12 +179,17 @@ class Driver:
             if claimed.row.flow != flow.name or claimed.row.version != flow.version:
                 self._give_back.add(key, self._unknown_flow_delay, claimed.row.fence)
                 return
-            drive = await self._drive_of(key, flow, claimed, bereaved=cause is Cause.RECOVER)
-            if cause is Cause.RECOVER:
-                self._home.around.metrics.recovered("claimed")
-            end, _refusal = await self._run(drive, flow, hand)
-            if end is not DriveEnd.PARKED_WITH_MAIL or self.draining:
-                return
+            try:
+                drive = await self._drive_of(key, flow, claimed, bereaved=cause is Cause.RECOVER)
+                if cause is Cause.RECOVER:
+                    self._home.around.metrics.recovered("claimed")
+                end, _refusal = await self._run(drive, flow, hand)
+                if end is not DriveEnd.PARKED_WITH_MAIL or self.draining:
+                    return
+            except Exception:
+                # nobody else drives what a live owner holds
+                self._give_back.add(key, CRASH_DELAY, claimed.row.fence)
+                raise
             fence = claimed.row.fence
 
     async def _drive_of(
