@@ -8,6 +8,7 @@ import pytest
 
 import loom_mq as loom
 from loom_mq.errors import InvalidIdError
+from loom_mq.kernel.fold import fold
 from loom_mq.model.execution import Status
 from tests.support.house import House, until
 
@@ -176,3 +177,23 @@ async def test_f4_a_wedged_attempt_is_given_up_by_its_own_worker() -> None:
         assert calls == ["attempt 1", "attempt 2"]
         assert (await house.row("e")).fence == 2
         assert house.workers[0].busy == 0
+
+
+async def test_f7_a_crash_after_the_claim_leaves_nothing_held(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """F7: whatever goes wrong between claim and attempt, the execution is sent again."""
+    async with House([two_of_one_name]) as house:
+        handle = await house.client.start(two_of_one_name, id="e")
+        await until(lambda: suspended(house, "e"))
+        broken_once = iter([RuntimeError("a fault of ours")])
+
+        def fold_or_fail(*args: object) -> object:
+            for error in broken_once:
+                raise error
+            return fold(*args)  # type: ignore[arg-type]  # passed on as they came
+
+        monkeypatch.setattr("loom_mq.engine.driver.fold", fold_or_fail)
+        await handle.resume("Number", 1)
+        await handle.resume("Number", 2)
+        assert await handle.result(timeout=15) == (1, 2)
