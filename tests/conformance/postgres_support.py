@@ -193,6 +193,12 @@ class Line:
         """Deliver what was kept back."""
         self._flowing.set()
 
+    def lose_present(self) -> None:
+        """Let nothing more through on what is connected now, without a word; new ones work."""
+        self._flowing.clear()
+        self._flowing = asyncio.Event()
+        self._flowing.set()
+
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         there, back = await asyncio.open_connection(self._parts.hostname, self._parts.port)
         self._writers |= {writer, back}
@@ -203,12 +209,13 @@ class Line:
     async def _carry(
         self, source: asyncio.StreamReader, target: asyncio.StreamWriter, answers: bool
     ) -> None:
+        flowing = self._flowing
         try:
             while data := await source.read(65536):
                 if answers:
                     if self.on_answer is not None:
                         await self.on_answer(data)
-                    await self._flowing.wait()
+                    await flowing.wait()
                 target.write(data)
                 await target.drain()
         except OSError:

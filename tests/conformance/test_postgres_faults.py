@@ -94,6 +94,19 @@ async def test_answer_that_takes_too_long(rig: Rig, dsn: str) -> None:
     assert (await rig.log(key))[1:] == list(once.events)
 
 
+async def test_silent_loss_of_all_connections_costs_one_timeout(rig: Rig, dsn: str) -> None:
+    """C63: where one connection has died in silence, the others are not tried one by one."""
+    async with (
+        Line(dsn) as line,
+        PostgresJournal(line.dsn, pool_size=4, command_timeout=1.0) as journal,
+    ):
+        await asyncio.gather(*(journal.now() for _ in range(4)))
+        line.lose_present()
+        with pytest.raises(JournalUnreachableError):
+            await journal.now()
+        await asyncio.gather(*(journal.now() for _ in range(4)))
+
+
 async def test_statement_that_takes_too_long_is_given_up_by_the_server(rig: Rig, dsn: str) -> None:
     """J4: then it is certain that nothing was written, and nothing is left running."""
     key = await rig.started()
@@ -202,12 +215,18 @@ async def test_cancelled_call_that_waits_for_a_lock(rig: Rig, dsn: str) -> None:
         waiting = asyncio.ensure_future(journal.append([once]))
         async with watching(dsn) as watcher:
             await watcher.until_waiting()
+            waits = "wait_event_type = 'Lock' AND datname = current_database()"
+            session = await watcher.connection.fetchval(
+                f"SELECT pid FROM pg_stat_activity WHERE {waits}"
+            )
         waiting.cancel()
         with pytest.raises(asyncio.CancelledError):
             await waiting
         more = Append(key=other, fence=1, events=events(1), index=RUNNING)
         accepted((await journal.append([more]))[0])
         await held.roll_back()
+        async with watching(dsn) as watcher:
+            await watcher.until("SELECT count(*) FROM pg_stat_activity WHERE pid = $1", 0, session)
 
 
 # ---- pools and limits -------------------------------------------------------------------------
@@ -301,95 +320,6 @@ async def test_addresses_that_do_not_work(
     assert "wr0ng-secret" not in shown
     assert str(urlsplit(dsn).password) not in shown
     assert isinstance(caught.value.__cause__, ConfigurationError) is mistake
-
-
-# ---- leases -----------------------------------------------------------------------------------
-
-
-async def test_end_of_a_session_is_proof(rig: Rig, dsn: str) -> None:
-    """F7: the lease of a process whose session ended lapses at once."""
-    await rig.alive("alive")
-    session = await rig.alive("gone")
-    assert not await rig.journal.lapse_if_gone("gone")
-    await session.close()
-    async with watching(dsn) as watcher:
-        await watcher.until("SELECT count(*) FROM pg_locks WHERE locktype = 'advisory'", 1)
-    assert await rig.journal.lapse_if_gone("gone")
-    assert not await rig.journal.lapse_if_gone("alive")
-    assert [each.owner for each in await rig.journal.workers()] == ["alive"]
-    assert not (await session.renew(LONG)).held
-    await session.close()
-
-
-async def test_restart_of_the_server_is_no_proof(rig: Rig, postgres_server: PostgresServer) -> None:
-    """F7: it ends every session, and nobody has died; only later ends count."""
-    session = await rig.alive("w")
-    await postgres_server.restart()
-    assert not await rig.journal.lapse_if_gone("w")
-    assert (await session.renew(LONG)).held
-    assert not await rig.journal.lapse_if_gone("w")
-    await session.close()
-
-
-async def test_new_session_proves_nothing(rig: Rig, dsn: str) -> None:
-    """F7: whoever came after the last renewal has not seen the server stand since."""
-    session = await rig.alive("w")
-    await session.close()
-    async with watching(dsn) as watcher:
-        await watcher.until("SELECT count(*) FROM pg_locks WHERE locktype = 'advisory'", 0)
-    async with PostgresJournal(dsn) as late:
-        assert not await late.lapse_if_gone("w")
-    assert await rig.journal.lapse_if_gone("w")
-
-
-async def test_lease_takes_its_lock_again(rig: Rig, dsn: str) -> None:
-    """F7: after a lost connection, so that its end can be proved again."""
-    session = await rig.alive("w")
-    async with watching(dsn) as watcher:
-        await watcher.connection.execute(
-            "SELECT pg_terminate_backend(pid) FROM pg_locks WHERE locktype = 'advisory'"
-        )
-        with pytest.raises((CommitOutcomeUnknownError, JournalUnreachableError)):
-            await session.renew(LONG)
-        assert (await session.renew(LONG)).held
-        await watcher.until("SELECT count(*) FROM pg_locks WHERE locktype = 'advisory'", 1)
-        assert not await rig.journal.lapse_if_gone("w")
-        await session.close()
-        await watcher.until("SELECT count(*) FROM pg_locks WHERE locktype = 'advisory'", 0)
-    assert await rig.journal.lapse_if_gone("w")
-
-
-async def test_lease_without_sessions_ends_by_time_alone(rig: Rig, dsn: str) -> None:
-    """C12, C88: behind a transaction pooler no lock is taken, and nobody is taken for dead."""
-    async with Journal(dsn, statement_cache=False) as pooled:
-        session = await Rig(Stores(pooled, pooled)).alive("w", ttl=0.5)
-        assert (await session.renew(0.5)).held
-        async with watching(dsn) as watcher:
-            assert (
-                await watcher.connection.fetchval(
-                    "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory'"
-                )
-                == 0
-            )
-        await session.close()
-        assert not await rig.journal.lapse_if_gone("w")
-        await rig.let_pass(0.5)
-        assert await rig.journal.lapse_if_gone("w")
-
-
-async def test_lease_lives_on_another_event_loop(rig: Rig, dsn: str) -> None:
-    """F7: opened and renewed on the loop of a thread of its own."""
-
-    async def life(journal: PostgresJournal) -> bool:
-        session = await Rig(Stores(journal, journal)).alive("threaded")
-        renewal = await session.renew(LONG)
-        await session.retire()
-        await session.close()
-        return renewal.held
-
-    async with PostgresJournal(dsn) as journal:
-        assert await asyncio.to_thread(asyncio.run, life(journal))
-        assert await journal.workers() == []
 
 
 # ---- data that the server refuses ----------------------------------------------------------------

@@ -376,34 +376,3 @@ async def test_timers_pass_by_what_is_being_written(rig: Rig, held: Held) -> Non
     await rig.journal.drop_timers([(busy, 5), (free, 6)])
     await held.roll_back()
     assert [each.due for each in await rig.journal.due_timers(limit=10, hold=LONG)] == [5]
-
-
-# ---- leases ---------------------------------------------------------------------------------
-
-
-async def test_renewal_under_way_is_not_swept(rig: Rig, held: Held) -> None:
-    """F7: a holder that is renewing this very moment is left to the next round."""
-    await rig.alive("w", ttl=0.2)
-    key = await rig.started("w")
-    until = (await rig.journal.workers())[0].lease_until
-    await held.connection.execute("UPDATE loom.workers SET lease_until = $1", until + 3_600_000_000)
-    await rig.let_pass(0.3)
-    assert await rig.take_abandoned() == []
-    await held.commit()
-    assert await rig.take_abandoned() == []
-    assert (await rig.row(key)).owner == "w"
-
-
-async def test_renewal_that_waits_for_a_sweep_is_lost(
-    rig: Rig, held: Held, watcher: Watcher
-) -> None:
-    """F7: once taken, a lease is not brought back by a renewal that was on its way."""
-    lease = await rig.alive("w")
-    await rig.started("w")
-    until = (await rig.journal.workers())[0].lease_until
-    # the renewal's clock is read before it waits, so it still says that the lease runs
-    await held.connection.execute("SELECT loom.dead_owners_v1($1)", until + 1)
-    renewal = asyncio.ensure_future(lease.renew(LONG))
-    await watcher.until_waiting()
-    await held.commit()
-    assert not (await renewal).held

@@ -9,7 +9,7 @@ from typing import Final
 import asyncpg
 import structlog
 
-from loom_mq.errors import SchemaVersionError
+from loom_mq.errors import ConfigurationError, LoomError, SchemaVersionError
 from loom_mq.journal.postgres.endpoint import Connection, Endpoint
 from loom_mq.journal.postgres.faults import translate, unreachable
 from loom_mq.journal.postgres.sql import FUNCTIONS_REVISION, Sql
@@ -17,6 +17,7 @@ from loom_mq.journal.postgres.sql import FUNCTIONS_REVISION, Sql
 SCHEMA_VERSION: Final = "schema_version"
 REVISION: Final = "functions_revision"
 CHECKSUM: Final = "functions_checksum"
+OLDEST_SERVER: Final = 14
 TIMEOUT: Final = 60.0
 """Seconds for all migrations, the wait for another process's included."""
 
@@ -40,6 +41,7 @@ async def migrate(dsn: str, schema: str = "loom", *, timeout: float = TIMEOUT) -
     Raises:
         JournalUnreachableError: the server cannot be reached.
         SchemaVersionError: the journal is newer than this program.
+        ConfigurationError: the server is older than PostgreSQL 14.
         StorageWriteError: the server refused a statement; nothing was changed.
     """
     endpoint = Endpoint(dsn, schema=schema, timeout=timeout, sessions=False)
@@ -50,7 +52,7 @@ async def migrate(dsn: str, schema: str = "loom", *, timeout: float = TIMEOUT) -
     try:
         async with asyncio.timeout(timeout):
             return await _migrate(connection, endpoint)
-    except SchemaVersionError:
+    except LoomError:
         raise
     except Exception as error:
         raise translate(error, str(endpoint), writing=True) from error
@@ -96,6 +98,12 @@ async def check_schema(connection: Connection, endpoint: Endpoint) -> None:
 
 
 async def _migrate(connection: Connection, endpoint: Endpoint) -> int:
+    server = connection.get_server_version()
+    if server.major < OLDEST_SERVER:
+        raise ConfigurationError(
+            f"the server at {endpoint} is PostgreSQL {server.major}; the journal needs "
+            f"{OLDEST_SERVER} or newer"
+        )
     sql = endpoint.sql
     checksum = hashlib.sha256(sql.functions().encode()).hexdigest()
     known = len(sql.migrations())
