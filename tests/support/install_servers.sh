@@ -18,13 +18,20 @@ have_rabbit() {
         command -v rabbitmq-server >/dev/null
 }
 
+have_pooler() {
+    [[ -n "${LOOM_TEST_PGBOUNCER:-}" ]] || [[ -x /usr/sbin/pgbouncer ]] ||
+        command -v pgbouncer >/dev/null
+}
+
 explain() {
     cat >&2 <<TEXT
 Missing: ${missing[*]}. $1
-The tests need RabbitMQ 3.10 or newer and PostgreSQL 15 or newer, installed but not running:
-  Debian, Ubuntu:  sudo apt-get install rabbitmq-server postgresql
-  elsewhere:       install both, then set LOOM_TEST_POSTGRES_BIN to the folder with initdb
-                   and LOOM_TEST_RABBITMQ_BIN to the folder with rabbitmq-server
+The tests need RabbitMQ 3.10 or newer, PostgreSQL 15 or newer and PgBouncer, installed but
+not running:
+  Debian, Ubuntu:  sudo apt-get install rabbitmq-server postgresql pgbouncer
+  elsewhere:       install them, then set LOOM_TEST_POSTGRES_BIN to the folder with initdb,
+                   LOOM_TEST_RABBITMQ_BIN to the folder with rabbitmq-server and
+                   LOOM_TEST_PGBOUNCER to the program
 TEXT
     exit 1
 }
@@ -50,6 +57,7 @@ forbid_services() {
 missing=()
 have_postgres || missing+=(postgresql)
 have_rabbit || missing+=(rabbitmq-server)
+have_pooler || missing+=(pgbouncer)
 if [[ ${#missing[@]} -eq 0 ]]; then
     exit 0
 fi
@@ -69,4 +77,4 @@ apt install --no-install-recommends "${missing[@]}" || {
     apt update
     apt install --no-install-recommends "${missing[@]}"
 }
-have_postgres && have_rabbit || explain "apt-get installed something else."
+have_postgres && have_rabbit && have_pooler || explain "apt-get installed something else."
