@@ -240,7 +240,7 @@ def test_redaction_of_data_that_holds_itself_ends() -> None:
 
 
 def test_one_warning_per_cause_and_period_with_a_count() -> None:
-    """OPERATORS: one warning per cause per minute with a count."""
+    """One warning per cause per minute with a count."""
     now = 0.0
     limiter = OncePer(60.0, lambda: now)
     assert limiter.admit("a") == 0
