@@ -6,7 +6,7 @@ MAKEFLAGS += --no-print-directory
 
 VENV := .venv
 BIN := $(VENV)/bin
-# Arguments for pytest: make test ARGS="tests/unit -k fold"
+# Arguments: make test ARGS="tests/unit -k fold", make bench ARGS=--quick
 ARGS ?=
 
 .PHONY: help setup servers test check format demo bench clean
@@ -36,7 +36,7 @@ demo: $(VENV)/.run ## Run the order example, kills included
 	$(BIN)/python -m examples.orders.demo
 
 bench: $(VENV)/.bench servers ## Measure loom-mq beside its peers
-	$(BIN)/python -m benchmarks.run
+	$(BIN)/python -m benchmarks.run $(ARGS)
 
 clean: ## Remove what make and the tools made
 	rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
