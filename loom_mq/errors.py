@@ -15,6 +15,8 @@
     │   ├── StartConflictError
     │   ├── UnknownExecutionError
     │   ├── ExecutionEndedError
+    │   ├── ExecutionNotEndedError
+    │   ├── ArchiveError
     │   └── ResumeRefusedError
     ├── JournalError                    names the execution it refused
     │   ├── StaleFenceError
@@ -35,8 +37,11 @@
     │   └── TopologyMismatchError
     ├── FlowError
     │   ├── FlowCodeMismatchError
+    │   ├── CompensationFailedError
+    │   ├── StepInDoubtError
     │   ├── StepTimeoutError            also a TimeoutError
     │   ├── GateTimeoutError            also a TimeoutError
+    │   ├── ConditionTimeoutError       also a TimeoutError
     │   ├── StepFailedError
     │   └── UnsupportedInFlowError
     ├── OutcomeError                    how an execution ended, told to who waits
@@ -169,6 +174,18 @@ class ExecutionEndedError(InputError):
     """The execution has ended; the request came too late."""
 
     code = "execution-ended"
+
+
+class ExecutionNotEndedError(InputError):
+    """Only an execution that has ended can be archived, cut, erased or deleted (J8)."""
+
+    code = "execution-not-ended"
+
+
+class ArchiveError(InputError):
+    """An archive cannot be read: cut off, of a newer release, or no archive at all (J8)."""
+
+    code = "archive"
 
 
 class ResumeRefusedError(InputError):
@@ -346,6 +363,28 @@ class FlowCodeMismatchError(FlowError):
     code = "flow-code-mismatch"
 
 
+class StepInDoubtError(FlowError):
+    """An operator's verdict on a step in doubt was that it failed (K6)."""
+
+    code = "step-in-doubt"
+
+
+class CompensationFailedError(FlowError):
+    """Steps that undo others failed for good; the message names them (K15).
+
+    Attributes:
+        steps: their names, in the order in which they were tried.
+    """
+
+    code = "compensation-failed"
+
+    def __init__(
+        self, message: str, *, execution_id: str | None = None, steps: tuple[str, ...] = ()
+    ) -> None:
+        super().__init__(message, execution_id=execution_id)
+        self.steps = steps
+
+
 class StepTimeoutError(FlowError, TimeoutError):
     """One attempt of a step took longer than its timeout (K4)."""
 
@@ -356,6 +395,12 @@ class GateTimeoutError(FlowError, TimeoutError):
     """No answer came to a gate in time (K7)."""
 
     code = "gate-timeout"
+
+
+class ConditionTimeoutError(FlowError, TimeoutError):
+    """A condition that a flow polled did not come true in time (K16)."""
+
+    code = "condition-timeout"
 
 
 class StepFailedError(FlowError):

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from contextvars import Context
+from typing import Protocol
 
 import msgspec
 import structlog
@@ -98,6 +100,21 @@ class JournalWriter:
         return verdicts
 
 
+class LogWriter(Protocol):
+    """What a log needs of a writer."""
+
+    @property
+    def clock(self) -> Clock:
+        """Journal time."""
+
+    @property
+    def ids(self) -> Ids:
+        """Envelope ids."""
+
+    def submit(self, log: ExecutionLog) -> asyncio.Future[AppendVerdict]:
+        """Write what `log` holds when the batch is cut."""
+
+
 class ExecutionLog:
     """Emits events for one execution under one fence.
 
@@ -109,6 +126,7 @@ class ExecutionLog:
         claim: ownership to take with the first append, for a fresh start.
         on_refused: called once when an append is refused; nothing is written after.
         on_mail: called with the number of unread inbox items that an append found.
+        on_written: called with the newest durable sequence after each append.
     """
 
     def __init__(
@@ -116,11 +134,12 @@ class ExecutionLog:
         key: ExecutionKey,
         state: ExecutionState,
         fence: int,
-        writer: JournalWriter,
+        writer: LogWriter,
         *,
         claim: ClaimIntent | None = None,
         on_refused: Callable[[LoomError], None],
         on_mail: Callable[[int], None],
+        on_written: Callable[[int], None],
     ) -> None:
         self.key = key
         self.state = state
@@ -134,6 +153,7 @@ class ExecutionLog:
         self._claim = claim
         self._on_refused = on_refused
         self._on_mail = on_mail
+        self._on_written = on_written
         self._pending: list[Envelope] = []
         self._consume: list[str] = []
         self._pending_hooks: list[Callable[[], None]] = []
@@ -244,6 +264,7 @@ class ExecutionLog:
                 gates=state.gates,
                 error=None if state.failure is None else state.failure.headline,
                 recoveries=state.recoveries,
+                in_doubt=state.in_doubt,
             ),
             claim=self._claim,
             release=self._released,
@@ -253,7 +274,8 @@ class ExecutionLog:
 
     def _send(self) -> None:
         self._inflight = True
-        self._writer.submit(self).add_done_callback(self._answered)
+        # the answer is the engine's affair, whoever's event it was that sent it
+        self._writer.submit(self).add_done_callback(self._answered, context=Context())
 
     def _answered(self, future: asyncio.Future[AppendVerdict]) -> None:
         self._inflight = False
@@ -274,6 +296,7 @@ class ExecutionLog:
             self._send()
         if verdict.inbox and not self.sealed:
             self._on_mail(verdict.inbox)
+        self._on_written(self._durable_seq)
         for hook in self._inflight_hooks:
             hook()
         still: list[tuple[int, asyncio.Future[None]]] = []

@@ -13,7 +13,7 @@ from typing import Self
 
 from loom_mq.errors import LoomError
 from loom_mq.journal import transitions, verdicts
-from loom_mq.journal.memory_fleet import MemoryFleet
+from loom_mq.journal.memory_lifecycle import MemoryLifecycle
 from loom_mq.journal.memory_store import Entry
 from loom_mq.journal.packing import page_range
 from loom_mq.journal.protocol import (
@@ -34,7 +34,7 @@ from loom_mq.model.events import Envelope
 from loom_mq.model.execution import ExecutionKey, ExecutionRow, InboxItem, Status, Waiter
 
 
-class MemoryJournal(MemoryFleet):
+class MemoryJournal(MemoryLifecycle):
     """See the module's docstring.
 
     Args:
@@ -61,13 +61,26 @@ class MemoryJournal(MemoryFleet):
 
     def _admit(self, admission: Admission, now: int) -> AdmitVerdict:
         entry = self._store.entries.get(admission.key)
-        created = entry is None
+        row = None
         if entry is None:
-            entry = self._store.add(transitions.admitted(admission, now), admission.start)
+            row = transitions.admitted(admission, now)
+        elif verdicts.makes_way(entry.row, admission) and self._retire(entry, admission):
+            row = transitions.succeeded(entry.row, admission, now)
+        created = row is not None
+        if row is not None:
+            entry = self._store.add(row, admission.start)
+        assert entry is not None  # found or made
         if admission.waiter is not None and not entry.row.status.terminal:
             entry.waiters = transitions.with_waiter(entry.waiters, admission.waiter)
         same = entry.row.input_digest == admission.input_digest
         return AdmitVerdict(entry.row, created, same)
+
+    def _retire(self, entry: Entry, admission: Admission) -> bool:
+        """Whether an execution is now kept under another id: it must be free (K16)."""
+        free = ExecutionKey(admission.key.tenant, admission.retire_as) not in self._store.entries
+        if free:
+            self._store.rename(entry, admission.retire_as)
+        return free
 
     async def append(self, appends: Sequence[Append]) -> list[AppendVerdict]:
         """Append under fence and sequence (J2, J3, J4)."""
@@ -80,8 +93,8 @@ class MemoryJournal(MemoryFleet):
         if standing is not None:
             entry = self._store.entries[append.key]
             if verdicts.may_be_recorded(standing.row, append):
-                span = slice(append.events[0].seq, append.events[-1].seq + 1)
-                recorded = tuple(event.id for event in entry.events[span])
+                span = entry.span(append.events[0].seq, append.events[-1].seq + 1)
+                recorded = tuple(event.id for event in span)
             first_id_known = append.events[0].id in entry.first_ids
         grant = verdicts.judge_append(
             standing, append, recorded=recorded, first_id_known=first_id_known, now=now
@@ -120,17 +133,19 @@ class MemoryJournal(MemoryFleet):
         entry = self._store.entries[claim.key]
         if grant is Grant.NEW:
             self._store.put(entry, transitions.claimed(entry.row, claim, now))
-        low, high = page_range(
-            entry.row.last_seq, first=claim.known_seq + 1, limit=CLAIM_PAGE, newest=False
-        )
+        snapshot = verdicts.worth_sending(entry.snapshot, claim)
+        known = claim.known_seq if snapshot is None else snapshot.seq
+        events = _page(entry, first=known + 1, limit=CLAIM_PAGE)
+        newest_sent = events[-1].seq if events else known
         return ClaimVerdict(
             Claimed(
                 row=entry.row,
-                events=tuple(entry.events[low:high]),
-                more=high <= entry.row.last_seq,
+                events=tuple(events),
+                more=newest_sent < entry.row.last_seq,
                 start=entry.start,
                 inbox=tuple(entry.inbox.values()),
                 now=now,
+                snapshot=snapshot,
             )
         )
 
@@ -153,15 +168,16 @@ class MemoryJournal(MemoryFleet):
         owner: str,
         delay: float | None,
         fences: Sequence[int] | None = None,
+        trouble: str | None = None,
     ) -> None:
         """Give executions back; a hint set by mail since the claim stays."""
         now = self._clock.now()
         for key, fence in zip(keys, [None] * len(keys) if fences is None else fences, strict=True):
             entry = self._store.entries.get(key)
-            row = (
-                None if entry is None else transitions.deferred(entry.row, owner, delay, now, fence)
-            )
-            if entry is not None and row is not None:
+            if entry is None:
+                continue
+            row = transitions.deferred(entry.row, owner, delay, now, fence, trouble)
+            if row is not None:
                 self._store.put(entry, row)
 
     async def deliver(
@@ -212,10 +228,7 @@ class MemoryJournal(MemoryFleet):
     ) -> list[Envelope]:
         """A page of the log."""
         entry = self._store.entries.get(key)
-        if entry is None:
-            return []
-        low, high = page_range(entry.row.last_seq, first=first, limit=limit, newest=newest)
-        return entry.events[low:high]
+        return [] if entry is None else _page(entry, first=first, limit=limit, newest=newest)
 
     async def inbox(self, keys: Sequence[ExecutionKey]) -> list[tuple[InboxItem, ...]]:
         """Unread items, oldest first."""
@@ -244,10 +257,24 @@ class MemoryJournal(MemoryFleet):
         return found
 
 
+def _page(entry: Entry, *, first: int, limit: int, newest: bool = False) -> list[Envelope]:
+    first = max(first, entry.begin)
+    return entry.span(*page_range(entry.row.last_seq, first=first, limit=limit, newest=newest))
+
+
+def _ended_before(row: ExecutionRow, time: int | None) -> bool:
+    return time is None or (row.ended_at is not None and row.ended_at < time)
+
+
 def _wanted(row: ExecutionRow, query: ListQuery) -> bool:
     return (
         query.tenant in (None, row.tenant)
         and query.status in (None, row.status)
         and query.flow in (None, row.flow)
+        and query.version in (None, row.version)
         and query.queue in (None, row.queue)
+        and (not query.in_doubt or bool(row.in_doubt))
+        and (not query.troubled or row.trouble is not None)
+        and _ended_before(row, query.ended_before)
+        and verdicts.has_labels(row.labels, query.labels)
     )

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+
+from msgspec.structs import replace
 
 from loom_mq.journal.protocol import DeadLetter
 from loom_mq.journal.verdicts import Standing
@@ -22,6 +24,7 @@ from loom_mq.model.execution import (
     Waiter,
     WorkerRecord,
 )
+from loom_mq.model.snapshots import Snapshot
 
 
 class Entry:
@@ -30,23 +33,51 @@ class Entry:
     Attributes:
         row: the index row; changed through `MemoryStore.put` only.
         start: the start payload while the log is empty.
+        events: what is kept of the log, without a gap up to its end.
+        snapshot: the newest stored fold.
         first_ids: first ids of the appends so far.
         inbox: unread items by id, oldest first.
         taken: ids of items that events have taken; the same id never comes in again.
         timers: armed due times, and until when each is held (0: never was).
     """
 
-    __slots__ = ("events", "first_ids", "inbox", "row", "start", "taken", "timers", "waiters")
+    __slots__ = (
+        "events",
+        "first_ids",
+        "inbox",
+        "row",
+        "snapshot",
+        "start",
+        "taken",
+        "timers",
+        "waiters",
+    )
 
-    def __init__(self, row: ExecutionRow, start: bytes) -> None:
+    def __init__(self, row: ExecutionRow, start: bytes | None) -> None:
         self.row = row
-        self.start: bytes | None = start
+        self.start = start
+        self.snapshot: Snapshot | None = None
         self.waiters: tuple[Waiter, ...] = ()
         self.events: list[Envelope] = []
         self.first_ids: dict[bytes, None] = {}
         self.inbox: dict[str, InboxItem] = {}
         self.taken: dict[str, None] = {}
         self.timers: dict[int, int] = {}
+
+    @property
+    def begin(self) -> int:
+        """The lowest sequence that is kept: 0 unless a snapshot stands for what was before."""
+        return self.events[0].seq if self.events else self.row.last_seq + 1
+
+    def span(self, low: int, high: int) -> list[Envelope]:
+        """What is kept of the events from `low` up to, not including, `high`."""
+        begin = self.begin
+        return self.events[max(low - begin, 0) : max(high - begin, 0)]
+
+    def set_log(self, events: Sequence[Envelope]) -> None:
+        """Replace the log."""
+        self.events = list(events)
+        self.first_ids = dict.fromkeys(event.id for event in events[:1])
 
 
 class MemoryStore:
@@ -70,13 +101,34 @@ class MemoryStore:
         self.flows: dict[tuple[str, str], FlowRecord] = {}
         self.letters: dict[str, DeadLetter] = {}
 
-    def add(self, row: ExecutionRow, start: bytes) -> Entry:
+    def add(self, row: ExecutionRow, start: bytes | None) -> Entry:
         """Insert a new execution."""
-        entry = self.entries[row.key] = Entry(row, start)
-        insort(self.newest, (row.created_at, row.execution_id, row.tenant))
+        return self._insert(Entry(row, start))
+
+    def _insert(self, entry: Entry) -> Entry:
+        row = entry.row
+        self.entries[row.key] = entry
+        insort(self.newest, _age(row))
         self.counts[row.tenant, row.status] += 1
         self._index(row)
         return entry
+
+    def remove(self, entry: Entry) -> None:
+        """Delete an execution with all that belongs to it."""
+        row = entry.row
+        for due in list(entry.timers):
+            self.disarm(entry, due)
+        del self.entries[row.key]
+        del self.newest[bisect_left(self.newest, _age(row))]
+        self.counts[row.tenant, row.status] -= 1
+        self.owned.pop(row.key, None)
+        self.hinted.pop(row.key, None)
+
+    def rename(self, entry: Entry, execution_id: str) -> None:
+        """Give an execution that has ended, and so has no timers, another id."""
+        self.remove(entry)
+        entry.row = replace(entry.row, execution_id=execution_id)
+        self._insert(entry)
 
     def put(self, entry: Entry, row: ExecutionRow) -> ExecutionRow:
         """Replace an index row."""
@@ -134,3 +186,7 @@ class MemoryStore:
         for owner, worker in list(self.workers.items()):
             if worker.lease_until <= now and owner not in named:
                 del self.workers[owner]
+
+
+def _age(row: ExecutionRow) -> tuple[int, str, str]:
+    return row.created_at, row.execution_id, row.tenant

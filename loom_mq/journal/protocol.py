@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from types import TracebackType
 from typing import Protocol, Self
 
+from loom_mq.errors import LoomError
 from loom_mq.journal.requests import (
     CLAIM_PAGE,
     Admission,
@@ -31,7 +32,9 @@ from loom_mq.journal.requests import (
     DueTimer,
     IndexUpdate,
     ListQuery,
+    Planting,
     Renewal,
+    Rewrite,
     Runnable,
     WatchVerdict,
 )
@@ -45,6 +48,7 @@ from loom_mq.model.execution import (
     Waiter,
     WorkerRecord,
 )
+from loom_mq.model.snapshots import Snapshot
 
 __all__ = [
     "CLAIM_PAGE",
@@ -63,7 +67,9 @@ __all__ = [
     "Journal",
     "LeaseSession",
     "ListQuery",
+    "Planting",
     "Renewal",
+    "Rewrite",
     "Runnable",
     "WatchVerdict",
 ]
@@ -147,6 +153,7 @@ class Journal(Protocol):
         owner: str,
         delay: float | None,
         fences: Sequence[int] | None = None,
+        trouble: str | None = None,
     ) -> None:
         """Give executions held by `owner` (or by nobody) back: the owner is cleared.
 
@@ -157,6 +164,8 @@ class Journal(Protocol):
                 is (the claim had cleared it, so what stands there came since).
             fences: the fence of each key; one that has moved since is left alone, so
                 that a belated giving back cannot take a newer claim away.
+            trouble: why nothing could be done with them (K3); stays on the row until
+                the next append. None leaves what is there.
         """
 
     async def get(self, keys: Sequence[ExecutionKey]) -> list[ExecutionRow | None]:
@@ -263,3 +272,34 @@ class Journal(Protocol):
 
     async def dead_letters(self, limit: int = 50) -> list[DeadLetter]:
         """Dead letters, newest first."""
+
+    async def save_snapshots(self, snapshots: Sequence[tuple[ExecutionKey, Snapshot]]) -> None:
+        """Keep stored folds, one per execution, the newest (J7).
+
+        One that reaches further than its execution's log, or less far than the one that
+        is there, is dropped without a word, as is one of an unknown execution. No fence
+        is asked: the fold of a durable log is true whoever made it.
+        """
+
+    async def snapshot(self, key: ExecutionKey) -> Snapshot | None:
+        """The newest snapshot."""
+
+    async def plant(self, plantings: Sequence[Planting]) -> list[LoomError | None]:
+        """Create executions with ready logs (J8). All or nothing per execution.
+
+        Refusals: `ExecutionAlreadyExistsError`.
+        """
+
+    async def rewrite(self, rewrites: Sequence[Rewrite]) -> list[LoomError | None]:
+        """Replace the logs of executions that have ended (J8).
+
+        Refusals: `ExecutionNotEndedError`, `UnknownExecutionError`, and
+        `DuplicateSequenceError` when the new log does not end where the present one does
+        or does not begin where its snapshot ends.
+        """
+
+    async def delete(self, keys: Sequence[ExecutionKey]) -> list[LoomError | None]:
+        """Delete executions that have ended, with all that belongs to them (J8).
+
+        Refusals: `ExecutionNotEndedError`, `UnknownExecutionError`.
+        """

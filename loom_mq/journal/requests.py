@@ -10,6 +10,8 @@ import msgspec
 from loom_mq.errors import LoomError
 from loom_mq.model.events import Envelope
 from loom_mq.model.execution import ExecutionKey, ExecutionRow, InboxItem, Status, Waiter
+from loom_mq.model.policies import StartPolicy
+from loom_mq.model.snapshots import Snapshot
 
 
 class Admission(msgspec.Struct, frozen=True, kw_only=True):
@@ -20,6 +22,11 @@ class Admission(msgspec.Struct, frozen=True, kw_only=True):
         input_digest: digest of flow and input.
         waiter: who wants to hear of the end.
         resend_after: seconds after which the sweep sends another package.
+        policy: what to do when the id is taken (K16). `REJECT` is the caller's affair:
+            for the journal it is `EXISTING`.
+        retire_as: the id under which an ended execution is kept when `policy` lets a new
+            one take its place; must be free. An execution that has such a successor keeps
+            its log, fence and times.
     """
 
     key: ExecutionKey
@@ -33,6 +40,8 @@ class Admission(msgspec.Struct, frozen=True, kw_only=True):
     labels: dict[str, str] = {}
     waiter: Waiter | None = None
     resend_after: float = 5.0
+    policy: StartPolicy = StartPolicy.EXISTING
+    retire_as: str = ""
 
 
 class AdmitVerdict(msgspec.Struct, frozen=True):
@@ -73,6 +82,7 @@ class IndexUpdate(msgspec.Struct, frozen=True, kw_only=True):
     gates: tuple[str, ...] = ()
     error: str | None = None
     recoveries: int = 0
+    in_doubt: tuple[str, ...] = ()
 
 
 class Append(msgspec.Struct, frozen=True, kw_only=True):
@@ -130,7 +140,8 @@ class Claim(msgspec.Struct, frozen=True, kw_only=True):
         preempt: take it even from a live owner (the original Loom's policy; the fleet
             never does).
         known_seq: newest sequence that the claimant already has in memory; events up
-            to it are not sent again. -1 for all.
+            to it are not sent again. -1 for all, or for the newest snapshot and what
+            follows it.
     """
 
     key: ExecutionKey
@@ -146,7 +157,8 @@ class Claimed(msgspec.Struct, frozen=True):
 
     Attributes:
         row: the index row after the claim; `row.fence` is the new fence.
-        events: the log after `known_seq`, at most `CLAIM_PAGE` of them.
+        snapshot: the newest snapshot, when it is newer than `known_seq` (J7).
+        events: the log after `known_seq` or the snapshot, at most `CLAIM_PAGE` of them.
         more: there are more events to be read with `read`.
         start: the stored start payload while the log is empty, else None.
         inbox: unread inbox items, oldest first.
@@ -159,6 +171,7 @@ class Claimed(msgspec.Struct, frozen=True):
     start: bytes | None
     inbox: tuple[InboxItem, ...]
     now: int
+    snapshot: Snapshot | None = None
 
 
 CLAIM_PAGE = 1000
@@ -240,12 +253,24 @@ class DueTimer(msgspec.Struct, frozen=True):
 
 
 class ListQuery(msgspec.Struct, frozen=True, kw_only=True):
-    """Filter for listing executions, newest first."""
+    """Filter for listing executions, newest first; what is None or empty filters nothing.
+
+    Attributes:
+        labels: every one of these must be there with this value.
+        ended_before: only those that ended before this journal time.
+        in_doubt: only those that wait for a verdict (K6).
+        troubled: only those that the last attempt could do nothing with (K3).
+    """
 
     tenant: str | None = None
     status: Status | None = None
     flow: str | None = None
+    version: str | None = None
     queue: str | None = None
+    labels: dict[str, str] = {}
+    ended_before: int | None = None
+    in_doubt: bool = False
+    troubled: bool = False
     limit: int = 50
     before: tuple[int, str] | None = None
     """Continue after the row with this (created_at, execution_id)."""
@@ -260,3 +285,44 @@ class DeadLetter(msgspec.Struct, frozen=True, kw_only=True):
     body: bytes
     headers: dict[str, str] = {}
     at: int = 0
+
+
+class Planting(msgspec.Struct, frozen=True, kw_only=True):
+    """An execution to be created with a log that is there already: a fork, a restored
+    state, an archived execution (J8).
+
+    Attributes:
+        row: the whole index row; its owner must be None. `inbox` must be 0.
+        events: its log from the first event that is kept; may be empty when `snapshot`
+            or `start` holds what is known. The last one's sequence is `row.last_seq`.
+        snapshot: a stored fold to begin with; the events follow it without a gap.
+        timers: due times to arm.
+        start: the start payload while the log is empty.
+    """
+
+    row: ExecutionRow
+    events: tuple[Envelope, ...] = ()
+    snapshot: Snapshot | None = None
+    timers: tuple[int, ...] = ()
+    start: bytes | None = None
+
+
+class Rewrite(msgspec.Struct, frozen=True, kw_only=True):
+    """Another log for an execution that has ended: shorter, or without payloads (J8).
+
+    Attributes:
+        events: the whole new log. Its last event must have the id and sequence of the
+            present log's last one, and its first one must be at most one further than
+            `snapshot` reaches (0 without a snapshot).
+        snapshot: the snapshot from now on; None removes the one that is there.
+        error: the index row's error line from now on.
+        labels: the index row's labels from now on.
+        input_digest: the index row's digest from now on; None keeps it.
+    """
+
+    key: ExecutionKey
+    events: tuple[Envelope, ...]
+    snapshot: Snapshot | None = None
+    error: str | None = None
+    labels: dict[str, str] = {}
+    input_digest: bytes | None = None

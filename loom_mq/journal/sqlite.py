@@ -15,7 +15,7 @@ from types import TracebackType
 from typing import Self
 
 from loom_mq.clock import Clock, JournalClock
-from loom_mq.errors import ConfigurationError
+from loom_mq.errors import ConfigurationError, LoomError
 from loom_mq.journal.protocol import (
     CLAIM_PAGE,
     Admission,
@@ -29,11 +29,13 @@ from loom_mq.journal.protocol import (
     DueTimer,
     LeaseSession,
     ListQuery,
+    Planting,
     Renewal,
+    Rewrite,
     Runnable,
     WatchVerdict,
 )
-from loom_mq.journal.sqlite_ops import fleet, holding, logs, sweeps
+from loom_mq.journal.sqlite_ops import events, fleet, holding, lifecycle, logs, sweeps
 from loom_mq.journal.sqlite_ops.database import Database
 from loom_mq.journal.sqlite_ops.lockfile import FileLock
 from loom_mq.journal.sqlite_ops.migrate import migrate
@@ -47,6 +49,7 @@ from loom_mq.model.execution import (
     Waiter,
     WorkerRecord,
 )
+from loom_mq.model.snapshots import Snapshot
 
 
 class SqliteLease:
@@ -174,9 +177,10 @@ class SqliteJournal:
         owner: str,
         delay: float | None,
         fences: Sequence[int] | None = None,
+        trouble: str | None = None,
     ) -> None:
         """Give executions back; a hint set by mail since the claim stays."""
-        await self._writer.write(holding.defer, keys, owner, delay, fences)
+        await self._writer.write(holding.defer, keys, owner, delay, fences, trouble)
 
     async def get(self, keys: Sequence[ExecutionKey]) -> list[ExecutionRow | None]:
         """Index rows."""
@@ -186,7 +190,7 @@ class SqliteJournal:
         self, key: ExecutionKey, *, first: int = 0, limit: int = CLAIM_PAGE, newest: bool = False
     ) -> list[Envelope]:
         """A page of the log."""
-        return await self._reader.read(logs.read, key, first, limit, newest)
+        return await self._reader.read(events.read, key, first, limit, newest)
 
     # ---- inbox and waiters ------------------------------------------------------------
 
@@ -272,6 +276,28 @@ class SqliteJournal:
     async def next_timer(self) -> int | None:
         """The earliest due time that is not held, in journal time."""
         return await self._reader.read(sweeps.next_timer, self._clock.now())
+
+    # ---- snapshots and whole logs -------------------------------------------------------
+
+    async def save_snapshots(self, snapshots: Sequence[tuple[ExecutionKey, Snapshot]]) -> None:
+        """Keep stored folds, one per execution, the newest (J7)."""
+        await self._writer.write(lifecycle.save_snapshots, snapshots)
+
+    async def snapshot(self, key: ExecutionKey) -> Snapshot | None:
+        """The newest snapshot."""
+        return await self._reader.read(lifecycle.snapshot, key)
+
+    async def plant(self, plantings: Sequence[Planting]) -> list[LoomError | None]:
+        """Create executions with ready logs (J8)."""
+        return await self._writer.write(lifecycle.plant, plantings)
+
+    async def rewrite(self, rewrites: Sequence[Rewrite]) -> list[LoomError | None]:
+        """Replace the logs of executions that have ended (J8)."""
+        return await self._writer.write(lifecycle.rewrite, rewrites)
+
+    async def delete(self, keys: Sequence[ExecutionKey]) -> list[LoomError | None]:
+        """Delete executions that have ended, with all that belongs to them (J8)."""
+        return await self._writer.write(lifecycle.delete, keys)
 
     # ---- lists ------------------------------------------------------------------------
 

@@ -42,13 +42,13 @@ from loom_mq.journal.protocol import (
     DeadLetter,
     DeliverVerdict,
     DueTimer,
-    Journal,
     LeaseSession,
     ListQuery,
     Renewal,
     Runnable,
     WatchVerdict,
 )
+from loom_mq.journal.tenant_lifecycle import TenantLifecycle
 from loom_mq.journal.tenant_scope import Scope, own_error
 from loom_mq.model.events import Envelope
 from loom_mq.model.execution import (
@@ -93,7 +93,7 @@ class TenantLease:
         await self._inner.close()
 
 
-class TenantScopedJournal:
+class TenantScopedJournal(TenantLifecycle):
     """See the module's docstring.
 
     Args:
@@ -103,10 +103,6 @@ class TenantScopedJournal:
     Raises:
         InvalidIdError: the tenant's name breaks the rule of J10.
     """
-
-    def __init__(self, inner: Journal, tenant: str) -> None:
-        self._inner = inner
-        self._scope = Scope(tenant)
 
     async def __aenter__(self) -> Self:
         """Open the journal."""
@@ -174,9 +170,11 @@ class TenantScopedJournal:
         owner: str,
         delay: float | None,
         fences: Sequence[int] | None = None,
+        trouble: str | None = None,
     ) -> None:
         """See `Journal.defer`."""
-        await self._inner.defer([self._scope.inward(key) for key in keys], owner, delay, fences)
+        inward = [self._scope.inward(key) for key in keys]
+        await self._inner.defer(inward, owner, delay, fences, trouble)
 
     async def get(self, keys: Sequence[ExecutionKey]) -> list[ExecutionRow | None]:
         """See `Journal.get`."""

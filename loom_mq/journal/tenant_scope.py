@@ -8,10 +8,10 @@ from msgspec.structs import replace
 
 from loom_mq.errors import InvalidIdError, LoomError, StorageWriteError
 from loom_mq.ids import check_id
-from loom_mq.journal.requests import Admission, Append, Claim
+from loom_mq.journal.requests import Admission, Append, Claim, Rewrite
 from loom_mq.model.execution import DEFAULT_TENANT, ExecutionKey, ExecutionRow, InboxItem
 
-K = TypeVar("K", Admission, Append, Claim)
+K = TypeVar("K", Admission, Append, Claim, Rewrite)
 N = TypeVar("N", ExecutionRow, InboxItem)
 
 
@@ -54,6 +54,10 @@ class Scope:
     def item(self, item: InboxItem) -> InboxItem:
         """An inbox item within the journal."""
         return replace(item, tenant=self.only(item.tenant, item.execution_id))
+
+    def inward_row(self, row: ExecutionRow) -> ExecutionRow:
+        """An index row within the journal."""
+        return replace(row, tenant=self.only(row.tenant, row.execution_id))
 
     def own(self, key: ExecutionKey) -> bool:
         """Whether a key within the journal is of this tenant."""

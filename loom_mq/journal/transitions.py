@@ -10,7 +10,7 @@ from typing import Final
 from msgspec.structs import replace
 
 from loom_mq.clock import MICROS
-from loom_mq.journal.protocol import Admission, Append, Claim
+from loom_mq.journal.protocol import Admission, Append, Claim, Rewrite
 from loom_mq.model.execution import ExecutionRow, Status, Waiter
 
 MAX_WAITERS: Final = 64
@@ -56,6 +56,16 @@ def admitted(admission: Admission, now: int) -> ExecutionRow:
     )
 
 
+def succeeded(row: ExecutionRow, admission: Admission, now: int) -> ExecutionRow:
+    """A new, pending execution in the place of one that has ended (K16).
+
+    Its fence goes on where the other's ended, as if one had been taken by hand: whatever
+    of the other is still on its way (an append sent again, a package that holds its
+    start) names a fence that has passed.
+    """
+    return replace(admitted(admission, now), fence=row.fence + 1)
+
+
 def appended(row: ExecutionRow, append: Append, unread: int, now: int) -> ExecutionRow:
     """The row after an append.
 
@@ -86,6 +96,8 @@ def appended(row: ExecutionRow, append: Append, unread: int, now: int) -> Execut
         gates=index.gates,
         error=index.error,
         recoveries=index.recoveries,
+        in_doubt=index.in_doubt,
+        trouble=None,
         updated_at=at,
         started_at=events[0].at if row.started_at is None else row.started_at,
         ended_at=at if status.terminal else None,
@@ -132,7 +144,12 @@ def fenced(row: ExecutionRow, now: int) -> ExecutionRow:
 
 
 def deferred(
-    row: ExecutionRow, owner: str, delay: float | None, now: int, fence: int | None = None
+    row: ExecutionRow,
+    owner: str,
+    delay: float | None,
+    now: int,
+    fence: int | None = None,
+    trouble: str | None = None,
 ) -> ExecutionRow | None:
     """The row after its holder gave it back; None when it is left alone.
 
@@ -142,7 +159,13 @@ def deferred(
     if row.status.terminal or row.owner not in (None, owner) or fence not in (None, row.fence):
         return None
     hint_at = row.hint_at if delay is None else after(now, delay)
-    return replace(row, owner=None, deadline=None, hint_at=hint_at)
+    return replace(
+        row,
+        owner=None,
+        deadline=None,
+        hint_at=hint_at,
+        trouble=row.trouble if trouble is None else trouble,
+    )
 
 
 def detached(row: ExecutionRow, resend_after: float, now: int) -> ExecutionRow:
@@ -163,6 +186,17 @@ def delivered(row: ExecutionRow, resend_after: float, now: int) -> ExecutionRow:
         wanted = after(now, resend_after)
         hint_at = wanted if hint_at is None else min(hint_at, wanted)
     return replace(row, inbox=row.inbox + 1, hint_at=hint_at)
+
+
+def rewritten(row: ExecutionRow, rewrite: Rewrite) -> ExecutionRow:
+    """The row of an ended execution that got another log (J8)."""
+    digest = rewrite.input_digest
+    return replace(
+        row,
+        error=rewrite.error,
+        labels=rewrite.labels,
+        input_digest=row.input_digest if digest is None else digest,
+    )
 
 
 def discarded(row: ExecutionRow, unread: int) -> ExecutionRow:

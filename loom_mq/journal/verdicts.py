@@ -7,6 +7,7 @@ and the conformance kit holds all of them to the same answers.
 from __future__ import annotations
 
 import enum
+from collections.abc import Mapping
 
 import msgspec
 
@@ -15,14 +16,17 @@ from loom_mq.errors import (
     DuplicateSequenceError,
     ExecutionAlreadyExistsError,
     ExecutionEndedError,
+    ExecutionNotEndedError,
     HeldByLiveOwnerError,
     LoomError,
     StaleFenceError,
     StartFencedOutError,
     UnknownExecutionError,
 )
-from loom_mq.journal.protocol import Append, Claim
-from loom_mq.model.execution import ExecutionKey, ExecutionRow
+from loom_mq.journal.protocol import Admission, Append, Claim, Rewrite
+from loom_mq.model.execution import ExecutionKey, ExecutionRow, Status
+from loom_mq.model.policies import StartPolicy
+from loom_mq.model.snapshots import Snapshot
 
 
 class Standing(msgspec.Struct, frozen=True):
@@ -65,6 +69,28 @@ def ended(row: ExecutionRow) -> ExecutionEndedError:
         f"execution {row.execution_id!r} has ended {row.status.value}",
         execution_id=row.execution_id,
     )
+
+
+def not_ended(row: ExecutionRow) -> ExecutionNotEndedError:
+    """The refusal to cut, erase or delete what is still going on (J8)."""
+    return ExecutionNotEndedError(
+        f"execution {row.execution_id!r} is {row.status.value}; wait until it has ended, "
+        "or cancel it first",
+        execution_id=row.execution_id,
+    )
+
+
+def makes_way(row: ExecutionRow, admission: Admission) -> bool:
+    """Whether what is there is kept under `retire_as`, so that a start can have its id
+    (K16). If that name is taken, this very start has been made before and is found.
+    """
+    match admission.policy:
+        case StartPolicy.AFTER_CLOSE:
+            return row.status.terminal
+        case StartPolicy.AFTER_FAILURE:
+            return row.status in (Status.FAILED, Status.CANCELLED)
+        case _:
+            return False
 
 
 def may_be_recorded(row: ExecutionRow, append: Append) -> bool:
@@ -170,3 +196,61 @@ def judge_fence(row: ExecutionRow | None, key: ExecutionKey, expected: int | Non
         raise unknown(key)
     if expected is not None and expected != row.fence:
         raise StaleFenceError(key.execution_id, held=expected, current=row.fence)
+
+
+def worth_sending(snapshot: Snapshot | None, claim: Claim) -> Snapshot | None:
+    """The snapshot, if it tells the claimant more than it knows (J7)."""
+    return snapshot if snapshot is not None and snapshot.seq > claim.known_seq else None
+
+
+def has_labels(labels: Mapping[str, str], wanted: Mapping[str, str]) -> bool:
+    """Whether every label that is wanted is there with that very value."""
+    return all(labels.get(name) == value for name, value in wanted.items())
+
+
+def is_newer(snapshot: Snapshot, *, row: ExecutionRow, kept: int | None) -> bool:
+    """Whether a snapshot is to be kept (J7).
+
+    Args:
+        snapshot: of the execution of `row`.
+        row: says how far the log goes; more than that nobody can have folded.
+        kept: how far the snapshot reaches that is there already, None when none is.
+    """
+    return snapshot.seq <= row.last_seq and (kept is None or kept <= snapshot.seq)
+
+
+def judge_rewrite(
+    row: ExecutionRow | None, rewrite: Rewrite, *, last_id: bytes | None
+) -> LoomError | None:
+    """Decide whether an ended execution may get another log (J8).
+
+    Args:
+        row: the execution, None when there is none.
+        rewrite: what is asked.
+        last_id: the id of its newest event, None when no event is kept.
+
+    Returns:
+        The refusal, None for leave.
+    """
+    refusal = judge_delete(row, rewrite.key)
+    if row is None or refusal is not None:
+        return refusal
+    events, snapshot = rewrite.events, rewrite.snapshot
+    last = events[-1].seq if events else -1
+    if not events or last != row.last_seq or events[-1].id != last_id:
+        return DuplicateSequenceError(row.execution_id, seq=last, next_seq=row.last_seq + 1)
+    follows = 0 if snapshot is None else snapshot.seq + 1
+    if events[0].seq > follows:
+        return DuplicateSequenceError(row.execution_id, seq=events[0].seq, next_seq=follows)
+    return None
+
+
+def judge_delete(row: ExecutionRow | None, key: ExecutionKey) -> LoomError | None:
+    """Decide whether an execution may be deleted (J8).
+
+    Returns:
+        The refusal, None for leave.
+    """
+    if row is None:
+        return unknown(key)
+    return None if row.status.terminal else not_ended(row)

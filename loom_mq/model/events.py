@@ -12,9 +12,17 @@ import enum
 import msgspec
 
 from loom_mq.model.failures import Failure
+from loom_mq.model.verdicts import VerdictKind
 
-EVENT_SCHEMA = 1
-"""Version of the event payloads written by this release."""
+EVENT_SCHEMA = 2
+"""Version of the event payloads written by this release.
+
+1 had no turns: what flow code saw happen, it saw one by one, in the order of the log.
+"""
+
+
+UNTOLD = -1
+"""The turn of an outcome that no flow has been told of yet."""
 
 
 class EventKind(enum.StrEnum):
@@ -32,9 +40,13 @@ class EventKind(enum.StrEnum):
     STEP_FAILED = "STEP_FAILED"
     STEP_CANCELLED = "STEP_CANCELLED"
     STEP_RETRYING = "STEP_RETRYING"
+    STEP_TOLD = "STEP_TOLD"
     DECISION_RECORDED = "DECISION_RECORDED"
     ANSWER_TAKEN = "ANSWER_TAKEN"
     CUSTOM_EMITTED = "CUSTOM_EMITTED"
+    CANCEL_REQUESTED = "CANCEL_REQUESTED"
+    EFFECT_IN_DOUBT = "EFFECT_IN_DOUBT"
+    VERDICT_TAKEN = "VERDICT_TAKEN"
 
 
 class Envelope(msgspec.Struct, frozen=True, array_like=True):
@@ -67,6 +79,7 @@ class WaitKind(enum.StrEnum):
     GATE = "gate"
     TIMER = "timer"
     BACKOFF = "backoff"
+    VERDICT = "verdict"
 
 
 class Wait(msgspec.Struct, frozen=True, array_like=True):
@@ -74,7 +87,8 @@ class Wait(msgspec.Struct, frozen=True, array_like=True):
 
     Attributes:
         id: where in the flow the wait stands; an answer is addressed to it.
-        kind: gate, timer, or the pause before a step's next attempt.
+        kind: gate, timer, the pause before a step's next attempt, or an operator's
+            verdict on a step in doubt.
         name: the gate's or the step's name; empty for a plain sleep.
         due: journal time at which the wait ends by itself, or None.
         answer_type: how a gate's answer type reads, for people.
@@ -116,9 +130,11 @@ class ExecutionResumed(msgspec.Struct, frozen=True, array_like=True):
 
     Attributes:
         ended: waits that ended by their time.
+        turn: see `StepCompleted`.
     """
 
     ended: tuple[str, ...] = ()
+    turn: int = 0
 
 
 class AnswerTaken(msgspec.Struct, frozen=True, array_like=True):
@@ -128,6 +144,8 @@ class AnswerTaken(msgspec.Struct, frozen=True, array_like=True):
     gate: str
     answer: bytes
     answer_id: str
+    turn: int = 0
+    actor: str = ""
 
 
 class ExecutionCompleted(msgspec.Struct, frozen=True, array_like=True):
@@ -149,18 +167,33 @@ class ExecutionCancelled(msgspec.Struct, frozen=True, array_like=True):
 
 
 class StepStarted(msgspec.Struct, frozen=True, array_like=True):
-    """A step's effect is about to begin; durable before it does (K6)."""
+    """A step's effect is about to begin; durable before it does (K6).
+
+    Attributes:
+        arguments: checksum of the arguments, 0 when they have none; tells a re-run that
+            calls the step with others (C19).
+        once: the effect must not run twice (K6).
+    """
 
     step_id: str
     name: str
     attempt: int
+    arguments: int = 0
+    once: bool = False
 
 
 class StepCompleted(msgspec.Struct, frozen=True, array_like=True):
-    """A step's effect returned this result."""
+    """A step's effect returned this result.
+
+    Attributes:
+        turn: number of the turn in which the flow was told. Within a turn it is told in
+            the order of the log; between two turns it comes to rest (K3). 0 is a turn of
+            its own, `UNTOLD` none: the flow was taken apart before it could be told.
+    """
 
     step_id: str
     result: bytes
+    turn: int = 0
 
 
 class StepFailed(msgspec.Struct, frozen=True, array_like=True):
@@ -168,12 +201,25 @@ class StepFailed(msgspec.Struct, frozen=True, array_like=True):
 
     step_id: str
     failure: Failure
+    turn: int = 0
 
 
 class StepCancelled(msgspec.Struct, frozen=True, array_like=True):
-    """A step was interrupted."""
+    """A step was interrupted.
+
+    Attributes:
+        turn: see `StepCompleted`.
+    """
 
     step_id: str
+    turn: int = 0
+
+
+class StepTold(msgspec.Struct, frozen=True, array_like=True):
+    """The flow was told of a step that had ended while it could not be told."""
+
+    step_id: str
+    turn: int
 
 
 class StepRetrying(msgspec.Struct, frozen=True, array_like=True):
@@ -206,6 +252,36 @@ class CustomEmitted(msgspec.Struct, frozen=True, array_like=True):
     value: bytes
 
 
+class CancelRequested(msgspec.Struct, frozen=True, array_like=True):
+    """The execution is to stop; its flow is interrupted from here on (K13).
+
+    Attributes:
+        turn: see `StepCompleted`.
+    """
+
+    reason: str
+    actor: str = ""
+    turn: int = 0
+
+
+class EffectInDoubt(msgspec.Struct, frozen=True, array_like=True):
+    """An effect that must not run twice began, and nobody knows how it ended (K6)."""
+
+    step_id: str
+    name: str
+    attempt: int
+
+
+class VerdictTaken(msgspec.Struct, frozen=True, array_like=True):
+    """An operator said how a step in doubt is to be taken (K6)."""
+
+    step_id: str
+    verdict: VerdictKind
+    message: str
+    verdict_id: str
+    actor: str = ""
+
+
 type_of_kind: dict[str, type[msgspec.Struct]] = {
     EventKind.EXECUTION_STARTED: ExecutionStarted,
     EventKind.EXECUTION_RECOVERED: ExecutionRecovered,
@@ -219,9 +295,13 @@ type_of_kind: dict[str, type[msgspec.Struct]] = {
     EventKind.STEP_FAILED: StepFailed,
     EventKind.STEP_CANCELLED: StepCancelled,
     EventKind.STEP_RETRYING: StepRetrying,
+    EventKind.STEP_TOLD: StepTold,
     EventKind.DECISION_RECORDED: DecisionRecorded,
     EventKind.ANSWER_TAKEN: AnswerTaken,
     EventKind.CUSTOM_EMITTED: CustomEmitted,
+    EventKind.CANCEL_REQUESTED: CancelRequested,
+    EventKind.EFFECT_IN_DOUBT: EffectInDoubt,
+    EventKind.VERDICT_TAKEN: VerdictTaken,
 }
 
 kind_of_type: dict[type[msgspec.Struct], EventKind] = {

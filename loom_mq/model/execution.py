@@ -48,6 +48,7 @@ class ExecutionRow(msgspec.Struct, frozen=True, kw_only=True):
         last_seq: newest sequence, -1 before the first event.
         wake_at: earliest due time among the waits of a park.
         gates: names of the gates that a parked execution waits at.
+        in_doubt: names of the steps for which it waits for a verdict (K6).
         error: first line of the error of a failed execution.
         recoveries: recoveries since the last progress (F8).
         started_at: time of the first event.
@@ -60,6 +61,8 @@ class ExecutionRow(msgspec.Struct, frozen=True, kw_only=True):
         hint_at: when a dispatcher sends another package if nobody has claimed.
         hints: packages sent by the sweep since the last claim.
         inbox: messages waiting in the inbox.
+        trouble: why the last attempt could do nothing with it, None once anything is
+            appended (K3).
         input_digest: digest of flow and input, to tell a repeated start from a conflict.
     """
 
@@ -91,6 +94,9 @@ class ExecutionRow(msgspec.Struct, frozen=True, kw_only=True):
     inbox: int
     input_digest: bytes
 
+    in_doubt: tuple[str, ...] = ()
+    trouble: str | None = None
+
     @property
     def key(self) -> ExecutionKey:
         """Tenant and id."""
@@ -102,6 +108,7 @@ class InboxKind(enum.StrEnum):
 
     ANSWER = "answer"
     CANCEL = "cancel"
+    VERDICT = "verdict"
 
 
 CANCEL_ID = "cancel"
@@ -113,9 +120,12 @@ class InboxItem(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         item_id: the sender's id; the same id twice is one item.
-        gate: the gate that an answer is for; empty for a cancel.
+        gate: the gate that an answer is for, or the step that a verdict is on; empty for
+            a cancel.
         wait_id: the very wait that an answer is for; None for whichever opens first.
-        payload: the answer's stored form, or the cancel's reason as UTF-8.
+        payload: the answer's stored form, the cancel's reason as UTF-8, or a verdict
+            (`model.verdicts.Verdict`) as msgpack.
+        actor: who says so, as told by the sender; for the log.
         reply_to: where the one who takes or refuses the item says so.
         correlation: the sender's own name for its request.
     """
@@ -129,6 +139,7 @@ class InboxItem(msgspec.Struct, frozen=True, kw_only=True):
     payload: bytes = b""
     reply_to: str | None = None
     correlation: str = ""
+    actor: str = ""
 
     @property
     def key(self) -> ExecutionKey:

@@ -15,6 +15,8 @@ from msgspec import Meta
 
 from loom_mq.model.execution import DEFAULT_TENANT, Status
 from loom_mq.model.failures import Failure
+from loom_mq.model.policies import StartPolicy
+from loom_mq.model.verdicts import VerdictKind
 
 MESSAGE_VERSION = 1
 """Newest message version that this release reads and the one that it writes."""
@@ -49,6 +51,7 @@ class StartItem(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         queue: where its workers listen; empty for the flow's own queue.
         input: the flow's argument as plain data of the message's own format.
         payload: the argument in this product's stored form instead of `input`.
+        policy: what to do when the id is taken.
         notify: what to tell the reply address.
         correlation: the sender's name for this request; the reply repeats it. Empty
             means the message's correlation id.
@@ -62,6 +65,7 @@ class StartItem(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     input: msgspec.Raw = msgspec.Raw(b"")
     payload: bytes | None = None
     labels: dict[str, str] = {}
+    policy: StartPolicy = StartPolicy.EXISTING
     notify: Notify = Notify.BOTH
     correlation: str = ""
 
@@ -85,6 +89,8 @@ class ControlOp(enum.StrEnum):
     """The state, and the outcome when it ends."""
     RESUME = "resume"
     CANCEL = "cancel"
+    VERDICT = "verdict"
+    """Say how a step in doubt ended."""
 
 
 class ControlItem(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -95,8 +101,11 @@ class ControlItem(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
         wait_id: the very wait to answer; empty for whichever opens first (resume).
         input: the answer as plain data (resume).
         payload: the answer in stored form instead of `input` (resume).
-        item_id: the answer's or cancel's own id; the same id twice counts once.
-        reason: why (cancel).
+        step: the step in doubt, by its name or its place (verdict).
+        verdict: how it ended (verdict); `input` or `payload` is what it returned.
+        item_id: the request's own id; the same id twice counts once.
+        reason: why (cancel, verdict).
+        actor: on whose behalf, for the log.
     """
 
     op: ControlOp
@@ -106,8 +115,11 @@ class ControlItem(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     wait_id: str = ""
     input: msgspec.Raw = msgspec.Raw(b"")
     payload: bytes | None = None
+    step: str = ""
+    verdict: VerdictKind | None = None
     item_id: str = ""
     reason: str = ""
+    actor: str = ""
     correlation: str = ""
 
 
@@ -124,6 +136,11 @@ class RefusalReason(enum.StrEnum):
     UNKNOWN_EXECUTION = "unknown-execution"
     TERMINAL = "terminal"
     WRONG_TYPE = "wrong-type"
+    NOT_SUSPENDED = "not-suspended"
+    """A verdict on a step that is not in doubt, or a recovery of what is not parked."""
+    IN_DOUBT = "in-doubt"
+    """It waits for a verdict on a step, not for answers."""
+    NULL_AFTER_FAILURE = "null-answer-after-parked-failure"
 
 
 class ReplyKind(enum.StrEnum):
@@ -163,6 +180,7 @@ class ReplyItem(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     version: str = ""
     queue: str = ""
     gates: tuple[str, ...] = ()
+    in_doubt: tuple[str, ...] = ()
     wake_at: int | None = None
     owner: str | None = None
     attempt: int = 0

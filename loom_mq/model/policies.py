@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 import math
 
 import msgspec
@@ -47,3 +48,18 @@ class Retry(msgspec.Struct, frozen=True, kw_only=True):
 
 
 NO_RETRY = Retry(attempts=1)
+
+
+class StartPolicy(enum.StrEnum):
+    """What a start does when its id is taken (K16). The same start twice is one
+    execution under each of them while that one has not ended.
+    """
+
+    EXISTING = "existing"
+    """Give the execution that is there, ended or not."""
+    REJECT = "reject"
+    """Refuse, whatever is there."""
+    AFTER_CLOSE = "after-close"
+    """Start anew when the one that is there has ended."""
+    AFTER_FAILURE = "after-failure"
+    """Start anew when the one that is there failed or was cancelled."""

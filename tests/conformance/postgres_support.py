@@ -14,11 +14,14 @@ import asyncpg
 from loom_mq.journal.postgres import PostgresJournal
 from loom_mq.journal.postgres.arguments import append_arguments
 from loom_mq.journal.postgres.endpoint import Connection
+from loom_mq.journal.postgres.sql import Sql
 from loom_mq.journal.protocol import Append, LeaseSession
 from loom_mq.model.execution import WorkerRecord
 
 PATIENCE = 15.0
 """Seconds that a test waits for something that must happen."""
+NEWEST = len(Sql("loom").migrations())
+"""The newest version of the schema."""
 
 
 class Journal(PostgresJournal):
@@ -76,9 +79,9 @@ class Held:
 
     async def append(self, *appends: Append) -> list[int] | None:
         """Append without committing; the places of those written."""
-        places = ", ".join(f"${at}" for at in range(1, 23))
+        places = ", ".join(f"${at}" for at in range(1, 24))
         written: list[int] | None = await self.connection.fetchval(
-            f"SELECT written FROM loom.append_v1({places})", *append_arguments(appends)
+            f"SELECT written FROM loom.append_v2({places})", *append_arguments(appends)
         )
         return written
 

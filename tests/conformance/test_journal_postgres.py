@@ -19,7 +19,10 @@ from tests.conformance.postgres_support import Journal
 
 TABLES = ", ".join(
     f"loom.{name}"
-    for name in ("executions", "events", "inbox", "timers", "workers", "flows", "dead_letters")
+    for name in (
+        *("executions", "events", "snapshots", "inbox", "timers"),
+        *("workers", "flows", "dead_letters"),
+    )
 )
 
 

@@ -138,7 +138,7 @@ async def test_zombie_that_waits_for_a_takeover_is_fenced_out(
     """J2, F5: the takeover commits first; the zombie's append sees the new fence."""
     key = await rig.started("dead")
     await held.connection.execute(
-        "SELECT FROM loom.claim_v1($1, $2, '{next}', '{1}', '{null}', '{false}', '{-1}', 10)",
+        "SELECT FROM loom.claim_v2($1, $2, '{next}', '{1}', '{null}', '{false}', '{-1}', 10)",
         [key.tenant],
         [key.execution_id],
     )
@@ -246,8 +246,8 @@ async def test_start_that_waits_for_the_same_start(
     """F2: the other's commit decides which of them made it; the waiter is never lost."""
     first, key, last = (ExecutionKey(DEFAULT_TENANT, name(hint)) for hint in "abc")
     await held.connection.execute(
-        "SELECT FROM loom.admit_v1($1, $2, '{f}', '{1}', '{q}', '{s}', '{d}', '{null}', '{null}',"
-        " '{null}', '{null}', '{1000000}')",
+        "SELECT FROM loom.admit_v2($1, $2, '{f}', '{1}', '{q}', '{s}', '{d}', '{null}', '{null}',"
+        " '{null}', '{null}', '{1000000}', '{null}', '{false}')",
         [key.tenant],
         [key.execution_id],
     )

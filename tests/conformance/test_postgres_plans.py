@@ -11,9 +11,18 @@ import pytest_asyncio
 
 from loom_mq.journal.postgres import PostgresJournal, migrate
 from loom_mq.journal.postgres.endpoint import Connection
-from loom_mq.journal.protocol import ListQuery
+from loom_mq.journal.protocol import Admission, ListQuery, Rewrite
 from loom_mq.model.execution import DEFAULT_TENANT, ExecutionKey, Status, Waiter
-from loom_mq.testing.conformance.journal_rig import COMPLETED, LONG, Rig, Stores, events
+from loom_mq.model.policies import StartPolicy
+from loom_mq.testing.conformance.journal_rig import (
+    COMPLETED,
+    LONG,
+    Rig,
+    Stores,
+    events,
+    folded,
+    name,
+)
 from loom_mq.testing.servers import PostgresServer
 from tests.conformance.postgres_support import connected
 
@@ -21,20 +30,28 @@ PARKED = 100_000
 RUNNING = 1_000
 DUE = 20
 """How much of each kind is due in the database below."""
-TABLES = {"executions", "events", "inbox", "timers"}
+TABLES = {"executions", "events", "snapshots", "inbox", "timers"}
 
 FILL = """
 INSERT INTO loom.executions (fence, last_seq, attempt, hints, inbox, recoveries, created_at,
     updated_at, wake_at, hint_at, littered, tenant, execution_id, status, queue, owner, flow,
-    version, input_digest, waiters)
+    version, input_digest, waiters, snapshot_seq, in_doubt, trouble)
 SELECT 1, 1, 1, 0, 0, 0, n, n, CASE WHEN n % 2 = 0 THEN 4102444800000000 + n END,
     CASE WHEN n < $4 THEN 5 WHEN n % 5 = 0 THEN 4102444800000000 + n END,
-    true, 'default', $1 || '-' || n, $2, 'q' || n % 7, $3, 'flow', '1', '\\x00', '{}'
+    true, 'default', $1 || '-' || n, $2, 'q' || n % 7, $3, 'flow', '1', '\\x00', '{}',
+    CASE WHEN n % 2 = 0 THEN 1 END,
+    CASE WHEN n % 5000 = 0 THEN '["step"]' END, CASE WHEN n % 5000 = 1 THEN 'mismatch' END
 FROM generate_series(1, $5::bigint) AS n
 """
 LOGS = """
 INSERT INTO loom.events (tenant, execution_id, seq, last_seq, first_id, body)
 SELECT tenant, execution_id, 0, 1, decode(md5(execution_id), 'hex'), '\\x90' FROM loom.executions
+ON CONFLICT DO NOTHING
+"""
+SNAPSHOTS = """
+INSERT INTO loom.snapshots (tenant, execution_id, seq, fold, state)
+SELECT tenant, execution_id, snapshot_seq, 2, '\\x80' FROM loom.executions
+WHERE snapshot_seq IS NOT NULL
 ON CONFLICT DO NOTHING
 """
 TIMERS = """
@@ -92,6 +109,8 @@ class Plans:
                 if node.get("Relation Name") not in TABLES or "Scan" not in node["Node Type"]:
                     continue
                 loops = node["Actual Loops"]
+                if loops == 0:
+                    continue
                 passed_by = node.get("Rows Removed by Filter", 0)
                 looked_at = loops * (node["Actual Rows"] + passed_by)
                 where = f"{node['Node Type']} on {node['Relation Name']} in {plan['Query Text']}"
@@ -139,8 +158,43 @@ async def everything(journal: PostgresJournal) -> None:
     await journal.next_timer()
     await journal.find(ListQuery(limit=20))
     await journal.find(ListQuery(limit=20, status=Status.RUNNING))
+    for status in (None, Status.SUSPENDED):
+        await journal.find(ListQuery(status=status, in_doubt=True))
+        await journal.find(ListQuery(status=status, troubled=True, labels={"a": "b"}))
+    await whole_executions(rig)
     await journal._write_rows("SELECT * FROM loom.retire_v1('w')")
     await lease.close()
+
+
+async def whole_executions(rig: Rig) -> None:
+    """Call every method that has to do with logs as a whole."""
+    journal = rig.journal
+    key = await rig.started("w", count=3)
+    await journal.save_snapshots([(key, folded(1))])
+    await journal.snapshot(key)
+    claimed = (await rig.claim(key, "w", 1)).claimed
+    assert claimed is not None
+    assert claimed.snapshot == folded(1)
+    planting = rig.planting(80, status=Status.FAILED, snapshot=folded(3), timers=(5,))
+    await rig.planted(planting)
+    start = Admission(
+        key=planting.row.key,
+        flow="flow",
+        version="1",
+        queue="q",
+        start=b"",
+        input_digest=b"",
+        policy=StartPolicy.AFTER_FAILURE,
+        retire_as=name("retired"),
+    )
+    (verdict,) = await journal.admit([start])
+    assert verdict.created
+    aside = ExecutionKey(DEFAULT_TENANT, start.retire_as)
+    log = await journal.read(aside, newest=True, limit=10)
+    rewrite = Rewrite(key=aside, events=tuple(log), snapshot=folded(79))
+    assert await journal.rewrite([rewrite]) == [None]
+    assert await journal.read(aside) == log
+    assert await journal.delete([aside]) == [None]
 
 
 async def fill(dsn: str) -> None:
@@ -154,6 +208,7 @@ async def fill(dsn: str) -> None:
         ):
             await connection.execute(FILL, name, status, owner, due, number)
         await connection.execute(LOGS)
+        await connection.execute(SNAPSHOTS)
         await connection.execute(TIMERS, DUE)
 
 
@@ -182,12 +237,31 @@ async def test_cost_follows_what_is_due(server: PostgresServer, analyzed: bool) 
             "executions_hinted",
             "executions_listed",
             "executions_mail",
+            "executions_in_doubt",
+            "executions_troubled",
+            "snapshots_pkey",
             "events_pkey",
             "inbox_unread",
             "timers_visible",
             "timers_pkey",
             "Tid Scan",
         }
+
+
+async def test_claim_looks_for_no_snapshot_where_there_is_none(server: PostgresServer) -> None:
+    """J7: the row says so; and a claimant that knows as much gets none either."""
+    dsn = await server.create_database("claims")
+    await migrate(dsn)
+    async with PostgresJournal(dsn, pool_size=1) as journal:
+        rig, plans = Rig(Stores(journal, journal)), Plans(journal)
+        without, known, wanted = [await rig.started(count=3) for _ in range(3)]
+        await journal.save_snapshots([(known, folded(1)), (wanted, folded(1))])
+        await plans.watch()
+        await rig.claim(without, "w", 1)
+        await rig.claim(known, "w", 1, known_seq=1)
+        assert "snapshots_pkey" not in plans.check(most=10)
+        await rig.claim(wanted, "w", 1, known_seq=0)
+        assert "snapshots_pkey" in plans.check(most=10)
 
 
 async def test_sweeps_find_what_is_due_among_many(server: PostgresServer) -> None:

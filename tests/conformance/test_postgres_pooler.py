@@ -28,7 +28,7 @@ from loom_mq.testing.conformance.journal_rig import (
     name,
 )
 from loom_mq.testing.servers.ports import free_port
-from tests.conformance.postgres_support import PATIENCE, Journal
+from tests.conformance.postgres_support import NEWEST, PATIENCE, Journal
 from tests.conformance.test_postgres_schema import MIGRATE
 
 PROGRAM = (
@@ -153,7 +153,7 @@ async def test_migrating_through_a_pooler(pooled_dsn: str) -> None:
     ]
     async with asyncio.timeout(60):
         answers = [(await process.communicate())[0] for process in processes]
-    assert [answer.split()[-1] for answer in answers] == [b"1"] * 3
+    assert [answer.split()[-1] for answer in answers] == [str(NEWEST).encode()] * 3
 
 
 async def test_forgotten_setting_is_told(pooled_dsn: str) -> None:

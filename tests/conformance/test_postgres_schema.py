@@ -5,13 +5,16 @@ from __future__ import annotations
 import asyncio
 import sys
 
+import msgspec
 import pytest
 
 from loom_mq.errors import ConfigurationError, SchemaVersionError
 from loom_mq.journal.postgres import PostgresJournal, migrate, migration_script
 from loom_mq.journal.postgres.sql import FUNCTIONS_REVISION, Sql
-from loom_mq.journal.protocol import Admission, DeadLetter
+from loom_mq.journal.protocol import Admission, DeadLetter, Rewrite
 from loom_mq.model.execution import DEFAULT_TENANT, ExecutionKey
+from loom_mq.model.policies import StartPolicy
+from loom_mq.model.snapshots import Snapshot
 from loom_mq.testing.conformance.journal_rig import (
     COMPLETED,
     LONG,
@@ -19,9 +22,10 @@ from loom_mq.testing.conformance.journal_rig import (
     Stores,
     accepted,
     events,
+    folded,
     name,
 )
-from tests.conformance.postgres_support import Journal, connected
+from tests.conformance.postgres_support import NEWEST, Journal, connected
 
 NEAR_THE_END = 2**31 - 5
 MIGRATE = """
@@ -53,10 +57,10 @@ async def test_missing_journal_is_told(postgres_dsn: str) -> None:
 
 async def test_migrating_twice_changes_nothing(postgres_dsn: str) -> None:
     """C88: and a journal in use is left alone."""
-    assert await migrate(postgres_dsn) == 1
+    assert await migrate(postgres_dsn) == NEWEST
     async with PostgresJournal(postgres_dsn) as journal:
         key = await _live(journal)
-        assert await migrate(postgres_dsn) == 1
+        assert await migrate(postgres_dsn) == NEWEST
         assert (await journal.get([key]))[0] is not None
 
 
@@ -72,7 +76,7 @@ async def test_migrating_at_once(postgres_dsn: str) -> None:
     async with asyncio.timeout(60):
         answers = [(await process.communicate())[0] for process in processes]
     assert [process.returncode for process in processes] == [0, 0, 0]
-    assert [answer.split()[-1] for answer in answers] == [b"1"] * 3
+    assert [answer.split()[-1] for answer in answers] == [str(NEWEST).encode()] * 3
     async with PostgresJournal(postgres_dsn) as journal:
         await _live(journal)
 
@@ -239,6 +243,49 @@ async def test_numbers_past_32_bits(postgres_dsn: str) -> None:
         await journal.record_dead_letters(letters)
         assert [each.id for each in await journal.dead_letters()] == list("9876543210")
         assert [each.row.key for each in await rig.take_abandoned(max_recoveries=2**40)] == [key]
+
+
+async def test_logs_past_32_bits_are_folded_and_moved(postgres_dsn: str) -> None:
+    """C78: snapshots, whole logs, and what takes their place."""
+    await migrate(postgres_dsn)
+    async with PostgresJournal(postgres_dsn) as journal:
+        rig = Rig(Stores(journal, journal))
+        first, last = NEAR_THE_END, NEAR_THE_END + 150
+        planting = rig.planting(last, first=first, snapshot=Snapshot(first - 1, 2**40, b"state"))
+        row = msgspec.structs.replace(
+            planting.row, fence=NEAR_THE_END, attempt=2**40, hints=2**40, recoveries=2**40
+        )
+        key = await rig.planted(msgspec.structs.replace(planting, row=row))
+        assert await rig.row(key) == row
+        assert await rig.log(key) == list(planting.events)
+        claimed = (await rig.claim(key, "w", NEAR_THE_END)).claimed
+        assert claimed is not None
+        assert claimed.snapshot == planting.snapshot
+        assert claimed.events == planting.events
+        fence = claimed.row.fence
+        end = events(last + 1, 2, fence=fence)
+        accepted(await rig.append(key, end, fence=fence, index=COMPLETED, release=True))
+        await journal.save_snapshots([(key, folded(last))])
+        assert await journal.rewrite([Rewrite(key=key, events=end, snapshot=folded(last))]) == [
+            None
+        ]
+        assert await rig.log(key) == list(end)
+        start = Admission(
+            key=key,
+            flow="f",
+            version="1",
+            queue="q",
+            start=b"",
+            input_digest=b"",
+            policy=StartPolicy.AFTER_CLOSE,
+            retire_as="retired",
+        )
+        (verdict,) = await journal.admit([start])
+        assert (verdict.created, verdict.row.fence) == (True, fence + 1)
+        aside = ExecutionKey(DEFAULT_TENANT, "retired")
+        assert await rig.log(aside) == list(end)
+        assert await journal.snapshot(aside) == folded(last)
+        assert await journal.delete([aside]) == [None]
 
 
 async def test_every_number_is_64_bits_wide(postgres_dsn: str) -> None:

@@ -7,13 +7,14 @@ from typing import Self
 
 from loom_mq.journal.postgres.endpoint import Connection, Endpoint
 from loom_mq.journal.postgres.fleet import PostgresFleet
+from loom_mq.journal.postgres.lifecycle import PostgresLifecycle
 from loom_mq.journal.postgres.migrate import check_schema
 from loom_mq.journal.postgres.pool import Pool
 from loom_mq.journal.postgres.reads import PostgresReads
 from loom_mq.journal.postgres.writes import PostgresWrites
 
 
-class PostgresJournal(PostgresWrites, PostgresReads, PostgresFleet):
+class PostgresJournal(PostgresWrites, PostgresReads, PostgresLifecycle, PostgresFleet):
     """A journal on PostgreSQL 14 or newer, to be entered before use.
 
     Every method is one statement and one commit, with the server's own

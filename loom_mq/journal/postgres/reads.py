@@ -14,6 +14,7 @@ from loom_mq.journal.postgres.rows import (
     execution_row,
     pack_item,
     pack_waiter,
+    pack_wanted,
     unpack_item,
 )
 from loom_mq.journal.postgres.store import Store, loads, micros
@@ -48,9 +49,10 @@ class PostgresReads(Store):
         self, key: ExecutionKey, *, first: int = 0, limit: int = CLAIM_PAGE, newest: bool = False
     ) -> list[Envelope]:
         """A page of the log."""
-        record = await self._read_row(self._sql.call("read_v1", 5), *key, first, limit, newest)
+        record = await self._read_row(self._sql.call("read_v2", 5), *key, first, limit, newest)
         if record["last_seq"] is None:
             return []
+        first = max(first, record["begins"] or 0)
         low, high = page_range(record["last_seq"], first=first, limit=limit, newest=newest)
         return slice_page(record["bodies"], low, high)
 
@@ -136,16 +138,25 @@ class PostgresReads(Store):
 
     async def find(self, query: ListQuery) -> list[ExecutionRow]:
         """Executions, newest first."""
-        statuses = [each.value for each in Status if query.status in (None, each)]
+        statuses = [
+            each.value
+            for each in Status
+            if query.status in (None, each) and (query.ended_before is None or each.terminal)
+        ]
         created_at, execution_id = query.before or (_END_OF_TIME, "")
         records = await self._read_rows(
-            self._sql["find"],
+            self._sql.call("find_v1", 12),
             statuses,
             created_at,
             execution_id,
             query.tenant,
             query.flow,
+            query.version,
             query.queue,
+            pack_wanted(query.labels),
+            query.ended_before,
+            query.in_doubt,
+            query.troubled,
             query.limit,
         )
         return [execution_row(record) for record in records]

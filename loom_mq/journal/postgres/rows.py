@@ -19,6 +19,7 @@ from loom_mq.model.execution import (
     Waiter,
     WorkerRecord,
 )
+from loom_mq.model.snapshots import Snapshot
 
 _to_msgpack: Final = msgspec.msgpack.Encoder().encode
 _to_json: Final = msgspec.json.Encoder().encode
@@ -56,7 +57,16 @@ def execution_row(record: asyncpg.Record) -> ExecutionRow:
         hints=record["hints"],
         inbox=record["inbox"],
         input_digest=record["input_digest"],
+        in_doubt=unpack_texts(record["in_doubt"]),
+        trouble=record["trouble"],
     )
+
+
+def unpack_snapshot(record: asyncpg.Record) -> Snapshot | None:
+    """The stored fold among a record's columns, None where there is none."""
+    if record["seq"] is None:
+        return None
+    return Snapshot(record["seq"], record["fold"], record["state"])
 
 
 def worker_record(record: asyncpg.Record) -> WorkerRecord:
@@ -110,6 +120,11 @@ def pack_pairs(pairs: dict[str, str]) -> str | None:
     return _to_json(pairs).decode() if pairs else None
 
 
+def pack_wanted(pairs: dict[str, str]) -> list[str] | None:
+    """Labels to filter by, each as it stands among stored ones; nothing for none."""
+    return [_to_json({name: text}).decode()[1:-1] for name, text in pairs.items()] or None
+
+
 def unpack_pairs(stored: str | None) -> dict[str, str]:
     """Labels or headers from a column."""
     return _pairs(stored) if stored is not None else {}
@@ -135,6 +150,7 @@ class _Mail(msgspec.Struct, frozen=True, array_like=True):
     payload: bytes
     reply_to: str | None
     correlation: str
+    actor: str = ""
 
 
 _mail: Final = msgspec.msgpack.Decoder(_Mail).decode
@@ -151,6 +167,7 @@ def pack_item(item: InboxItem) -> bytes:
             item.payload,
             item.reply_to,
             item.correlation,
+            item.actor,
         )
     )
 
@@ -168,4 +185,5 @@ def unpack_item(key: ExecutionKey, stored: bytes) -> InboxItem:
         payload=mail.payload,
         reply_to=mail.reply_to,
         correlation=mail.correlation,
+        actor=mail.actor,
     )

@@ -8,6 +8,7 @@ from typing import Final
 import asyncpg
 
 from loom_mq.clock import MICROS
+from loom_mq.errors import StorageWriteError
 from loom_mq.journal.postgres.endpoint import Connection, Endpoint
 from loom_mq.journal.postgres.pool import Pool
 from loom_mq.model.execution import ExecutionKey
@@ -16,6 +17,8 @@ ERROR_LIMIT: Final = 1000
 """Characters of an error kept in the index row."""
 TEXT_LIMIT: Final = 4000
 """Characters of other text for people."""
+MAX_ROUNDS: Final = 3
+"""Tries of a write whose refusal was no longer true when it was looked at."""
 
 
 class Store:
@@ -49,6 +52,22 @@ class Store:
     async def _write_row(self, statement: str, *arguments: object) -> asyncpg.Record:
         return (await self._write_rows(statement, *arguments))[0]
 
+    async def _standings(
+        self, keys: Sequence[ExecutionKey], first_seqs: Sequence[int], last_seqs: Sequence[int]
+    ) -> dict[int, asyncpg.Record]:
+        """Executions as decisions see them, by their place in the batch, counted from 1."""
+        statement = self._sql.call(
+            "standing_v1", 4, "item, moment, alive, waiters, recorded, (execution).*"
+        )
+        records = await self._read_rows(
+            statement,
+            [key.tenant for key in keys],
+            [key.execution_id for key in keys],
+            first_seqs,
+            last_seqs,
+        )
+        return {record["item"]: record for record in records}
+
 
 BATCH_BYTES: Final = 8_000_000
 """Payload sent in one call: a batch of large ones goes in several."""
@@ -57,6 +76,14 @@ BATCH_BYTES: Final = 8_000_000
 def micros(seconds: float) -> int:
     """Seconds as the journal counts them."""
     return int(seconds * MICROS)
+
+
+def restless(key: ExecutionKey) -> StorageWriteError:
+    """What is raised when a refusal was never true any more when it was looked at."""
+    return StorageWriteError(
+        f"execution {key.execution_id!r} kept changing while it was written; try again",
+        execution_id=key.execution_id,
+    )
 
 
 def waves(keys: Sequence[ExecutionKey]) -> list[list[int]]:

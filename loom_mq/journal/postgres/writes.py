@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final
 
 import asyncpg
 
 from loom_mq.errors import LoomError, StorageWriteError
 from loom_mq.journal import verdicts
 from loom_mq.journal.packing import slice_page
-from loom_mq.journal.postgres.arguments import NEVER, admit_arguments, append_arguments
+from loom_mq.journal.postgres.arguments import (
+    NEVER,
+    admit_arguments,
+    append_arguments,
+    shown,
+)
 from loom_mq.journal.postgres.endpoint import Connection
 from loom_mq.journal.postgres.rows import (
     execution_row,
     unpack_item,
+    unpack_snapshot,
     unpack_waiters,
 )
-from loom_mq.journal.postgres.store import Store, loads, micros, waves
+from loom_mq.journal.postgres.store import MAX_ROUNDS, Store, loads, micros, restless, waves
 from loom_mq.journal.requests import (
     CLAIM_PAGE,
     Admission,
@@ -32,9 +37,6 @@ from loom_mq.journal.transitions import REPAIR_GRACE, admitted
 from loom_mq.journal.verdicts import Grant, Standing
 from loom_mq.model.execution import ExecutionKey, Waiter
 
-MAX_ROUNDS: Final = 3
-"""Tries of a write whose refusal was no longer true when it was looked at."""
-
 
 class PostgresWrites(Store):
     """The part of `PostgresJournal` that moves executions on."""
@@ -47,26 +49,43 @@ class PostgresWrites(Store):
         sizes = [len(each.start) for each in admissions]
         for wave in waves([each.key for each in admissions]):
             for places in loads(wave, sizes):
-                found = await self._admit([admissions[place] for place in places])
-                answers.update(zip(places, found, strict=True))
+                answers.update(await self._admit({place: admissions[place] for place in places}))
         return [answers[place] for place in range(len(admissions))]
 
-    async def _admit(self, batch: Sequence[Admission]) -> list[AdmitVerdict]:
-        statement = self._sql.call("admit_v1", 12, "item, moment, made, (execution).*")
+    async def _admit(self, batch: dict[int, Admission]) -> dict[int, AdmitVerdict]:
+        answers: dict[int, AdmitVerdict] = {}
+        left = batch
+        for _ in range(MAX_ROUNDS):
+            answers.update(await self._write_admissions(left))
+            left = {place: each for place, each in left.items() if place not in answers}
+            if not left:
+                return answers
+        raise restless(next(iter(left.values())).key)
+
+    async def _write_admissions(self, batch: dict[int, Admission]) -> dict[int, AdmitVerdict]:
+        """Verdicts on all but those that were there and are gone (K16, J8)."""
+        statement = self._sql.call("admit_v2", 14, "item, moment, made, (execution).*")
+        admissions = list(batch.values())
 
         async def work(connection: Connection) -> list[asyncpg.Record]:
-            return await connection.fetch(statement, *admit_arguments(batch))
+            return await connection.fetch(statement, *admit_arguments(admissions))
 
         head, *records = await self._pool.write(work)
         if head["made"] + len(records) != len(batch):
             raise StorageWriteError("the journal lost count of a batch of starts; send it again")
-        found = {record["item"]: execution_row(record) for record in records}
-        answers = []
-        for place, admission in enumerate(batch, start=1):
-            row = found.get(place)
-            created = row is None
-            row = row or admitted(admission, head["moment"])
-            answers.append(AdmitVerdict(row, created, row.input_digest == admission.input_digest))
+        there = {record["item"]: record for record in records}
+        answers = {}
+        for item, (place, admission) in enumerate(batch.items(), start=1):
+            record = there.get(item)
+            if record is None:
+                row = admitted(admission, head["moment"])
+            elif record["execution_id"] is None:
+                continue
+            else:
+                row = execution_row(record)
+            created = record is None or record["made"] == 1
+            same = row.input_digest == admission.input_digest
+            answers[place] = AdmitVerdict(row, created, same)
         return answers
 
     # ---- appends ----------------------------------------------------------------------
@@ -97,7 +116,7 @@ class PostgresWrites(Store):
             left = {place: append for place, append in left.items() if place not in answers}
             if not left:
                 return answers
-        return answers | {place: AppendVerdict(error=_restless(left[place].key)) for place in left}
+        return answers | {place: AppendVerdict(error=restless(left[place].key)) for place in left}
 
     async def _append_apart(self, batch: dict[int, Append]) -> dict[int, AppendVerdict]:
         """Find the append whose first id stands elsewhere, and write the others (J3)."""
@@ -110,7 +129,7 @@ class PostgresWrites(Store):
         return first | await self._append(dict(items[middle:]))
 
     async def _write_appends(self, batch: dict[int, Append]) -> dict[int, AppendVerdict]:
-        statement = self._sql.call("append_v1", 22)
+        statement = self._sql.call("append_v2", 23)
         appends = list(batch.values())
 
         async def work(connection: Connection) -> asyncpg.Record | None:
@@ -182,13 +201,17 @@ class PostgresWrites(Store):
             left = {place: claim for place, claim in left.items() if place not in answers}
             if not left:
                 return answers
-        return answers | {place: ClaimVerdict(error=_restless(left[place].key)) for place in left}
+        return answers | {place: ClaimVerdict(error=restless(left[place].key)) for place in left}
 
     async def _write_claims(self, batch: dict[int, Claim]) -> dict[int, ClaimVerdict]:
         places = list(batch)
         claims = list(batch.values())
         records = await self._write_rows(
-            self._sql.call("claim_v1", 8, "item, moment, start, appends, mail, (execution).*"),
+            self._sql.call(
+                "claim_v2",
+                8,
+                "item, moment, start, appends, mail, seq, fold, state, (execution).*",
+            ),
             [each.key.tenant for each in claims],
             [each.key.execution_id for each in claims],
             [each.owner for each in claims],
@@ -238,7 +261,7 @@ class PostgresWrites(Store):
             self._sql.call("rows_v1", 2, "item, (execution).*"), [key.tenant], [key.execution_id]
         )
         verdicts.judge_fence(execution_row(found[0]) if found else None, key, expected)
-        raise _restless(key)
+        raise restless(key)
 
     async def defer(
         self,
@@ -246,34 +269,21 @@ class PostgresWrites(Store):
         owner: str,
         delay: float | None,
         fences: Sequence[int] | None = None,
+        trouble: str | None = None,
     ) -> None:
         """Give executions back; a hint set by mail since the claim stays."""
         fence_of = dict(zip(keys, [None] * len(keys) if fences is None else fences, strict=True))
         ordered = sorted(fence_of)
         if ordered:
             await self._write_rows(
-                self._sql.call("defer_v1", 5),
+                self._sql.call("defer_v2", 6),
                 [key.tenant for key in ordered],
                 [key.execution_id for key in ordered],
                 [fence_of[key] for key in ordered],
                 owner,
                 None if delay is None else micros(delay),
+                shown(trouble),
             )
-
-    async def _standings(
-        self, keys: Sequence[ExecutionKey], first_seqs: Sequence[int], last_seqs: Sequence[int]
-    ) -> dict[int, asyncpg.Record]:
-        statement = self._sql.call(
-            "standing_v1", 4, "item, moment, alive, waiters, recorded, (execution).*"
-        )
-        records = await self._read_rows(
-            statement,
-            [key.tenant for key in keys],
-            [key.execution_id for key in keys],
-            first_seqs,
-            last_seqs,
-        )
-        return {record["item"]: record for record in records}
 
 
 def _standing(record: asyncpg.Record) -> Standing:
@@ -282,6 +292,9 @@ def _standing(record: asyncpg.Record) -> Standing:
 
 def _claimed(record: asyncpg.Record, known_seq: int) -> Claimed:
     row = execution_row(record)
+    snapshot = unpack_snapshot(record)
+    if snapshot is not None:
+        known_seq = snapshot.seq
     events = slice_page(record["appends"], known_seq + 1, known_seq + 1 + CLAIM_PAGE)
     newest = events[-1].seq if events else known_seq
     return Claimed(
@@ -291,11 +304,5 @@ def _claimed(record: asyncpg.Record, known_seq: int) -> Claimed:
         start=record["start"],
         inbox=tuple(unpack_item(row.key, each) for each in record["mail"]),
         now=record["moment"],
-    )
-
-
-def _restless(key: ExecutionKey) -> StorageWriteError:
-    return StorageWriteError(
-        f"execution {key.execution_id!r} kept changing while it was written; try again",
-        execution_id=key.execution_id,
+        snapshot=snapshot,
     )

@@ -16,7 +16,7 @@ from loom_mq.journal.protocol import (
     DeliverVerdict,
     WatchVerdict,
 )
-from loom_mq.journal.sqlite_ops import logs, rows
+from loom_mq.journal.sqlite_ops import events, lifecycle, rows
 from loom_mq.journal.statements import load_statements
 from loom_mq.journal.verdicts import Grant
 from loom_mq.model.execution import ExecutionKey, ExecutionRow, InboxItem, InboxKind, Waiter
@@ -38,16 +38,19 @@ def _claim(db: Connection, now: int, claim: Claim) -> ClaimVerdict:
     row = standing.row
     if grant is Grant.NEW:
         row = rows.put(db, row, transitions.claimed(row, claim, now))
-    events = logs.page(db, row, first=claim.known_seq + 1, limit=CLAIM_PAGE)
-    newest_sent = events[-1].seq if events else claim.known_seq
+    snapshot = lifecycle.snapshot(db, claim.key, beyond=claim.known_seq)
+    known = claim.known_seq if snapshot is None else snapshot.seq
+    page = events.page(db, row, first=known + 1, limit=CLAIM_PAGE)
+    newest_sent = page[-1].seq if page else known
     return ClaimVerdict(
         Claimed(
             row=row,
-            events=tuple(events),
+            events=tuple(page),
             more=newest_sent < row.last_seq,
             start=rows.get_start(db, claim.key) if row.last_seq < 0 else None,
             inbox=_unread(db, claim.key) if row.inbox else (),
             now=now,
+            snapshot=snapshot,
         )
     )
 
@@ -68,13 +71,14 @@ def defer(
     owner: str,
     delay: float | None,
     fences: Sequence[int] | None,
+    trouble: str | None,
 ) -> None:
     """See `Journal.defer`."""
     for key, fence in zip(keys, [None] * len(keys) if fences is None else fences, strict=True):
         row = rows.get(db, key)
         if row is None:
             continue
-        given_back = transitions.deferred(row, owner, delay, now, fence)
+        given_back = transitions.deferred(row, owner, delay, now, fence, trouble)
         if given_back is not None:
             rows.put(db, row, given_back)
 
@@ -111,6 +115,7 @@ def _deliver(db: Connection, now: int, item: InboxItem, resend_after: float) -> 
             item.payload,
             item.reply_to,
             item.correlation,
+            item.actor,
         ),
     )
     if inserted.rowcount == 0:
@@ -135,6 +140,7 @@ def _unread(db: Connection, key: ExecutionKey) -> tuple[InboxItem, ...]:
             payload=columns[6],
             reply_to=columns[7],
             correlation=columns[8],
+            actor=columns[9],
         )
         for columns in db.execute(_INBOX["unread"], key)
     )
@@ -159,8 +165,7 @@ def watch(db: Connection, _now: int, key: ExecutionKey, waiter: Waiter | None) -
     if row is None:
         return WatchVerdict(None)
     if row.status.terminal:
-        newest = logs.page(db, row, first=0, limit=1, newest=True)
-        return WatchVerdict(row, newest[0] if newest else None)
+        return WatchVerdict(row, events.newest(db, row))
     if waiter is not None:
         rows.set_waiters(db, key, transitions.with_waiter(rows.get_waiters(db, key), waiter))
     return WatchVerdict(row)

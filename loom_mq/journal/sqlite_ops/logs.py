@@ -1,4 +1,4 @@
-"""Admission, appends and the pages of logs, each inside one transaction."""
+"""Admission and appends, each inside one transaction."""
 
 from __future__ import annotations
 
@@ -8,15 +8,12 @@ from typing import Final
 
 from loom_mq.errors import LoomError
 from loom_mq.journal import transitions, verdicts
-from loom_mq.journal.packing import pack_events, page_range, slice_page
 from loom_mq.journal.protocol import Admission, AdmitVerdict, Append, AppendVerdict
-from loom_mq.journal.sqlite_ops import rows
+from loom_mq.journal.sqlite_ops import events, lifecycle, rows
 from loom_mq.journal.statements import load_statements
 from loom_mq.journal.verdicts import Grant, Standing
-from loom_mq.model.events import Envelope
-from loom_mq.model.execution import ExecutionKey, ExecutionRow
+from loom_mq.model.execution import ExecutionRow
 
-_EVENTS: Final = load_statements("sqlite", "events")
 _INBOX: Final = load_statements("sqlite", "inbox")
 _TIMERS: Final = load_statements("sqlite", "timers")
 
@@ -28,10 +25,14 @@ def admit(db: Connection, now: int, admissions: Sequence[Admission]) -> list[Adm
 
 def _admit(db: Connection, now: int, admission: Admission) -> AdmitVerdict:
     key = admission.key
-    row = rows.get(db, key)
-    created = row is None
-    if row is None:
+    found = row = rows.get(db, key)
+    if found is None:
         row = transitions.admitted(admission, now)
+    elif verdicts.makes_way(found, admission) and lifecycle.retire(db, key, admission.retire_as):
+        row = transitions.succeeded(found, admission, now)
+    assert row is not None  # found or made
+    created = row is not found
+    if created:
         rows.insert(db, row, admission.start)
     if admission.waiter is not None and not row.status.terminal:
         waiters = () if created else rows.get_waiters(db, key)
@@ -58,7 +59,7 @@ def _append(db: Connection, now: int, append: Append) -> AppendVerdict:
     assert standing is not None  # no leave is given to write to what is not there
     row = standing.row
     if grant is Grant.NEW:
-        if not _insert_events(db, append):
+        if not events.insert(db, append.key, append.events):
             return AppendVerdict(error=verdicts.duplicate_id(append))
         row = _write_beside(db, now, row, append)
     terminal = append.index.status.terminal
@@ -70,17 +71,7 @@ def _recorded(db: Connection, standing: Standing | None, append: Append) -> tupl
     if standing is None or not verdicts.may_be_recorded(standing.row, append):
         return ()
     span = append.events[0].seq, append.events[-1].seq + 1
-    return tuple(event.id for event in _page(db, append.key, *span))
-
-
-def _insert_events(db: Connection, append: Append) -> bool:
-    """Whether the append's first id was new."""
-    first, last = append.events[0], append.events[-1]
-    inserted = db.execute(
-        _EVENTS["insert"],
-        (*append.key, first.seq, last.seq, first.id, pack_events(append.events)),
-    )
-    return inserted.rowcount == 1
+    return tuple(event.id for event in events.between(db, append.key, *span))
 
 
 def _write_beside(db: Connection, now: int, row: ExecutionRow, append: Append) -> ExecutionRow:
@@ -98,35 +89,3 @@ def _write_beside(db: Connection, now: int, row: ExecutionRow, append: Append) -
         db.execute(_INBOX["clear"], key)
         db.execute(_TIMERS["clear"], key)
     return rows.put(db, row, transitions.appended(row, append, unread, now))
-
-
-def _page(db: Connection, key: ExecutionKey, low: int, high: int) -> list[Envelope]:
-    if low >= high:
-        return []
-    found = db.execute(
-        _EVENTS["page"],
-        {"tenant": key.tenant, "execution_id": key.execution_id, "low": low, "high": high},
-    )
-    return slice_page((packed for (packed,) in found), low, high)
-
-
-def page(
-    db: Connection, row: ExecutionRow, *, first: int, limit: int, newest: bool = False
-) -> list[Envelope]:
-    """A page of a log.
-
-    Args:
-        db: inside a transaction that has read `row`.
-        row: says how far the log goes.
-        first: lowest sequence wanted.
-        limit: events at most.
-        newest: the last ones instead of the first ones.
-    """
-    low, high = page_range(row.last_seq, first=first, limit=limit, newest=newest)
-    return _page(db, row.key, low, high)
-
-
-def read(db: Connection, key: ExecutionKey, first: int, limit: int, newest: bool) -> list[Envelope]:
-    """See `Journal.read`."""
-    row = rows.get(db, key)
-    return [] if row is None else page(db, row, first=first, limit=limit, newest=newest)

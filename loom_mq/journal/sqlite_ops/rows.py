@@ -21,7 +21,7 @@ _labels = msgspec.msgpack.Decoder(dict[str, str]).decode
 _waiters = msgspec.msgpack.Decoder(tuple[Waiter, ...]).decode
 _status: Final = {status.value: status for status in Status}
 
-ROW_COLUMNS: Final = 26
+ROW_COLUMNS: Final = 28
 """Columns of an index row; what a statement selects after them stands behind it."""
 
 # the module's type for what sqlite3 hands out; every column is checked by its STRICT table
@@ -77,10 +77,12 @@ def to_row(columns: Columns) -> ExecutionRow:
         hints=columns[23],
         inbox=columns[24],
         input_digest=columns[25],
+        in_doubt=unpack_texts(columns[26]),
+        trouble=columns[27],
     )
 
 
-def insert(db: Connection, row: ExecutionRow, start: bytes) -> None:
+def insert(db: Connection, row: ExecutionRow, start: bytes | None) -> None:
     """A new row, without waiters."""
     db.execute(
         _SQL["insert"],
@@ -111,6 +113,8 @@ def insert(db: Connection, row: ExecutionRow, start: bytes) -> None:
             row.hints,
             row.inbox,
             row.input_digest,
+            pack_texts(row.in_doubt),
+            row.trouble,
             start,
         ),
     )
@@ -151,13 +155,36 @@ def put(db: Connection, old: ExecutionRow, new: ExecutionRow) -> ExecutionRow:
         new.hints,
         new.inbox,
     )
-    indexed = (new.status, new.owner, new.hint_at)
-    if indexed == (old.status, old.owner, old.hint_at):
-        db.execute(_SQL["update_progress"], (*progress, new.tenant, new.execution_id))
+    if _indexed(new) == _indexed(old):
+        db.execute(_SQL["update_progress"], (*progress, *new.key))
     else:
-        indexed_columns = (new.status.value, new.owner, new.hint_at)
-        db.execute(_SQL["update"], (*progress, *indexed_columns, new.tenant, new.execution_id))
+        db.execute(_SQL["update"], (*progress, *_indexed(new), *new.key))
     return new
+
+
+def _indexed(row: ExecutionRow) -> tuple[object, ...]:
+    return row.status.value, row.owner, row.hint_at, pack_texts(row.in_doubt), row.trouble
+
+
+def put_lasting(db: Connection, row: ExecutionRow) -> None:
+    """Write what nothing changes but another log for what has ended (J8)."""
+    columns = (row.error, pack_labels(row.labels), row.input_digest)
+    db.execute(_SQL["update_lasting"], (*columns, *row.key))
+
+
+def exists(db: Connection, key: ExecutionKey) -> bool:
+    """Whether there is such an execution."""
+    return db.execute(_SQL["exists"], key).fetchone() is not None
+
+
+def rename(db: Connection, key: ExecutionKey, execution_id: str) -> None:
+    """Give an execution another id, which must be free; its log is not touched."""
+    db.execute(_SQL["rename"], (execution_id, *key))
+
+
+def delete(db: Connection, key: ExecutionKey) -> None:
+    """Delete an index row."""
+    db.execute(_SQL["delete"], key)
 
 
 def get_start(db: Connection, key: ExecutionKey) -> bytes | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from itertools import islice
 from sqlite3 import Connection
 from typing import Final
 
@@ -11,6 +12,7 @@ from loom_mq.journal import transitions
 from loom_mq.journal.protocol import DueTimer, ListQuery, Runnable
 from loom_mq.journal.sqlite_ops import rows
 from loom_mq.journal.statements import load_statements
+from loom_mq.journal.verdicts import has_labels
 from loom_mq.model.execution import ExecutionKey, ExecutionRow, Status
 
 _SWEEPS: Final = load_statements("sqlite", "sweeps")
@@ -106,18 +108,32 @@ def newest(db: Connection, query: ListQuery) -> list[ExecutionRow]:
     """See `Journal.find`."""
     before_at, before_id = query.before if query.before is not None else (_ENDLESS, "")
     found = db.execute(
-        _LISTING["newest" if query.status is None else "newest_with_status"],
+        _LISTING[_statement(query)],
         {
             "tenant": query.tenant,
             "status": None if query.status is None else query.status.value,
             "flow": query.flow,
+            "version": query.version,
             "queue": query.queue,
+            "ended_before": query.ended_before,
+            "in_doubt": query.in_doubt,
+            "troubled": query.troubled,
             "before_at": before_at,
             "before_id": before_id,
-            "limit": query.limit,
+            "limit": _ENDLESS if query.labels else query.limit,
         },
     )
-    return [rows.to_row(columns) for columns in found]
+    fitting = (row for row in map(rows.to_row, found) if has_labels(row.labels, query.labels))
+    return list(islice(fitting, query.limit))
+
+
+def _statement(query: ListQuery) -> str:
+    """The statement whose index leaves the fewest to look through."""
+    if query.in_doubt:
+        return "newest_in_doubt"
+    if query.troubled:
+        return "newest_troubled"
+    return "newest" if query.status is None else "newest_with_status"
 
 
 def count(db: Connection, tenant: str | None) -> dict[Status, int]:

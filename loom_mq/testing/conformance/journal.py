@@ -1,4 +1,5 @@
-"""The kit that every journal must pass (J9): rules J1 to J6, J10 and what F2, F7, F9 need.
+"""The kit that every journal must pass (J9): rules J1 to J8, J10 and what F2, F7, F9, K6,
+K7, K13 and K16 need.
 
 A store is held to it by a test class that says how to open it::
 
@@ -29,8 +30,16 @@ from loom_mq.testing.conformance.journal_fleet import (
     TimerRules,
 )
 from loom_mq.testing.conformance.journal_index import IndexRules, ListingRules, NameRules
+from loom_mq.testing.conformance.journal_lifecycle import (
+    DeleteRules,
+    LifecycleNameRules,
+    RewriteRules,
+)
 from loom_mq.testing.conformance.journal_mail import MailRules
+from loom_mq.testing.conformance.journal_plant import PlantRules
 from loom_mq.testing.conformance.journal_rig import Rig, Stores
+from loom_mq.testing.conformance.journal_snapshots import SnapshotRules
+from loom_mq.testing.conformance.journal_start_policies import StartPolicyRules
 
 __all__ = ["JournalConformance", "Rig", "Stores", "differential"]
 
@@ -47,6 +56,12 @@ class JournalConformance(
     IndexRules,
     ListingRules,
     NameRules,
+    SnapshotRules,
+    StartPolicyRules,
+    PlantRules,
+    RewriteRules,
+    DeleteRules,
+    LifecycleNameRules,
     DifferentialRules,
 ):
     """See the module's docstring. A subclass supplies the fixture `stores`."""

@@ -13,7 +13,7 @@ from loom_mq.errors import (
     StaleFenceError,
     UnknownExecutionError,
 )
-from loom_mq.journal.protocol import CLAIM_PAGE, Claim, ClaimVerdict
+from loom_mq.journal.protocol import CLAIM_PAGE, Claim, ClaimVerdict, IndexUpdate
 from loom_mq.model.execution import DEFAULT_TENANT, ExecutionKey, Status
 from loom_mq.testing.conformance.journal_rig import (
     LONG,
@@ -311,3 +311,38 @@ class ClaimRules:
         assert await rig.row(key) == held
         await rig.journal.defer([key], "w", 0.0, [3])
         assert (await rig.row(key)).owner is None
+
+    async def test_trouble_stays_until_something_is_written(self, rig: Rig) -> None:
+        """K3: why the last attempt could do nothing, for people; attempts do not clear it."""
+        key, other = await rig.parked(), await rig.started("other")
+        unknown, ended = ExecutionKey(DEFAULT_TENANT, name("unknown")), await rig.ended()
+        assert (await rig.row(key)).trouble is None
+        assert (await rig.claim(key, "w", 1)).claimed is not None
+        before = [await rig.row(other), await rig.row(ended)]
+        told = "the code asks for step 'ü', the log holds\n'b'"
+        await rig.journal.defer([key, other, ended, unknown], "w", LONG, None, told)
+        row = await rig.row(key)
+        assert (row.trouble, row.owner) == (told, None)
+        assert row.hint_at is not None
+        assert [await rig.row(other), await rig.row(ended)] == before
+        await rig.journal.defer([key], "w", 0.0)
+        assert (await rig.row(key)).trouble == told
+        claimed = (await rig.claim(key, "w", 2)).claimed
+        assert claimed is not None
+        assert claimed.row.trouble == told
+        await rig.journal.defer([key], "w", None, [2], "belated")
+        assert (await rig.row(key)).trouble == told
+        await rig.journal.defer([key], "w", None, [3], "newer")
+        assert (await rig.row(key)).trouble == "newer"
+        assert (await rig.claim(key, "w", 3)).claimed is not None
+        accepted(await rig.append(key, events(2, fence=4), fence=4))
+        assert (await rig.row(key)).trouble is None
+
+    async def test_trouble_ends_with_the_execution(self, rig: Rig) -> None:
+        """K3: also where nothing but the end is written, and a park is like any append."""
+        for status in (Status.SUSPENDED, Status.COMPLETED, Status.CANCELLED):
+            key = await rig.parked()
+            await rig.journal.defer([key], "w", LONG, None, "trouble")
+            end = await rig.append(key, events(2), index=IndexUpdate(status=status), release=True)
+            accepted(end)
+            assert (await rig.row(key)).trouble is None

@@ -2,7 +2,7 @@
 
 Times are compared by what they mean (none, due, later), because the two journals may
 have two clocks; everything else must be equal: refusals with all that they say, rows,
-logs and inboxes, after every operation.
+logs, snapshots and inboxes, after every operation.
 """
 
 from __future__ import annotations
@@ -20,11 +20,14 @@ from loom_mq.journal.memory import MemoryJournal
 from loom_mq.journal.protocol import Append, Claimed, IndexUpdate, Journal
 from loom_mq.journal.requests import AdmitVerdict, AppendVerdict
 from loom_mq.model.execution import ExecutionRow, Status, WorkerRecord
+from loom_mq.model.policies import StartPolicy
 from loom_mq.testing.conformance import journal_operations as ops
+from loom_mq.testing.conformance import journal_operations_lifecycle as whole
 from loom_mq.testing.conformance.journal_operations import Operation
 from loom_mq.testing.conformance.journal_rig import LONG, Stores, name
 from loom_mq.testing.conformance.journal_world import (
     ALIVE,
+    EXECUTIONS,
     FUTURE,
     PAST,
     Kinds,
@@ -38,6 +41,7 @@ _executions = st.sampled_from([0, 0, 0, 0, 1, 1, 2])  # the last is seldom admit
 _owners = st.integers(0, ALIVE)
 _alive = st.integers(0, ALIVE - 1)
 _items = st.integers(0, 2)
+_any = st.sampled_from([*[0] * 4, 1, 1, 2, EXECUTIONS])
 _mostly_right = st.sampled_from([0, 0, 0, 0, 0, -1, 1])
 
 _writes = st.builds(
@@ -89,6 +93,7 @@ def operations() -> st.SearchStrategy[list[Operation]]:
             _owners,
             st.sampled_from([None, 0.0, LONG]),
             st.sampled_from([None, None, 0, -1]),
+            st.sampled_from([None, None, "trouble"]),
         ),
         st.builds(ops.Discard, _executions, _items),
         st.builds(ops.Watch, _executions, st.one_of(st.none(), _items)),
@@ -96,6 +101,7 @@ def operations() -> st.SearchStrategy[list[Operation]]:
         st.builds(ops.Renew, _alive),
         st.builds(ops.Fire, st.booleans()),
         st.builds(ops.Look, st.one_of(st.none(), st.sampled_from(Status))),
+        *_whole_executions(),
     )
     begin: list[Operation] = [
         ops.Admit(0, b"a", 0, overdue=False),
@@ -104,6 +110,39 @@ def operations() -> st.SearchStrategy[list[Operation]]:
         ops.Take(0, 0, 0, preempt=False, known_seq=-1, wedged=False),
     ]
     return st.lists(one, min_size=LENGTH, max_size=2 * LENGTH).map(lambda rest: begin + rest)
+
+
+def _whole_executions() -> list[st.SearchStrategy[Operation]]:
+    ended = st.sampled_from([Status.COMPLETED, Status.FAILED])
+    restarts = st.builds(
+        whole.Restart, _any, st.sampled_from(StartPolicy), st.one_of(st.none(), _items)
+    )
+    saves = st.builds(
+        whole.Save,
+        _executions,
+        st.lists(st.sampled_from([0, 0, -1, -2, 1]), min_size=1, max_size=2).map(tuple),
+    )
+    plantings = st.builds(
+        whole.Plant,
+        execution=_any,
+        count=st.integers(1, 4),
+        first=st.sampled_from([0, 0, 1, 3]),
+        status=st.one_of(st.sampled_from([Status.SUSPENDED, Status.RUNNING]), ended),
+        timers=st.sampled_from([(), (), (PAST,), (FUTURE,)]),
+    )
+    recasts = st.builds(
+        whole.Recast,
+        execution=_any,
+        cut=st.sampled_from([0, 0, 1, 2, 3]),
+        end_shift=st.sampled_from([0, 0, 0, 0, -1, 1]),
+        reach=st.one_of(st.none(), st.integers(0, 2)),
+    )
+    deletions = st.builds(whole.Delete, st.lists(_any, min_size=1, max_size=2).map(tuple))
+    flags = st.sampled_from([False, False, True])
+    searches = st.builds(
+        whole.Search, flags, flags, flags, flags, st.sampled_from([None, None, "1", "2"])
+    )
+    return [restarts, restarts, saves, saves, plantings, recasts, recasts, deletions, searches]
 
 
 async def differential(a: Journal, b: Journal, plan: Sequence[Operation]) -> None:
@@ -164,7 +203,9 @@ async def _picture(journal: Journal, world: World) -> object:
     """Everything that can be read about the executions of this run."""
     rows = await journal.get(world.keys)
     logs = [await journal.read(key) for key in world.keys]
-    return plain([rows, logs, await journal.inbox(world.keys)], await journal.now())
+    snapshots = [await journal.snapshot(key) for key in world.keys]
+    inboxes = await journal.inbox(world.keys)
+    return plain([rows, logs, snapshots, inboxes], await journal.now())
 
 
 async def _end_all(journal: Journal, world: World) -> None:
@@ -243,5 +284,5 @@ class DifferentialRules:
     async def test_any_operations_give_equal_answers(
         self, stores: Stores, plan: list[Operation]
     ) -> None:
-        """J9: refusals, rows, logs and inboxes, after every step."""
+        """J9: refusals, rows, logs, snapshots and inboxes, after every step."""
         await differential(MemoryJournal(JournalClock()), stores.first, plan)

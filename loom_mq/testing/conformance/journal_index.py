@@ -60,21 +60,24 @@ class IndexRules:
     """J6: the index row is what the log says."""
 
     async def test_index_row_is_the_fold_of_the_log(self, rig: Rig) -> None:
-        """J6: after every append of a life with a park, a recovery and a failure."""
+        """J6: after every append of a life with parks, a recovery, a doubt and a failure."""
         key = await rig.admitted()
         failure = Failure("ValueError", "builtins", "no\nmore")
         waits = (
             ev.Wait("/g:0", ev.WaitKind.GATE, "gate", 9_000),
             ev.Wait("/t:0", ev.WaitKind.TIMER, "", 7_000),
         )
+        doubt = ev.Wait("/c:0?1", ev.WaitKind.VERDICT, "charge", None)
         life: list[tuple[int, list[msgspec.Struct]]] = [
             (1, [ev.ExecutionStarted("flow", "1", b"in"), ev.StepStarted("/s:0", "s", 1)]),
             (1, [ev.StepFailed("/s:0", failure)]),
             (2, [ev.ExecutionRecovered("w2", 2)]),
             (3, [ev.ExecutionRecovered("w3", 3), ev.DecisionRecorded("/d:0", "d", b"v")]),
-            (3, [ev.ExecutionSuspended(waits)]),
-            (4, [ev.ExecutionResumed(("/t:0",)), ev.AnswerTaken("/g:0", "gate", b"a", "i")]),
-            (4, [ev.ExecutionFailed(failure)]),
+            (3, [ev.StepStarted("/c:0", "charge", 1)]),
+            (4, [ev.EffectInDoubt("/c:0", "charge", 1), ev.ExecutionSuspended((doubt,))]),
+            (5, [ev.ExecutionSuspended(waits)]),
+            (6, [ev.ExecutionResumed(("/t:0",)), ev.AnswerTaken("/g:0", "gate", b"a", "i")]),
+            (6, [ev.ExecutionFailed(failure)]),
         ]
         state = fold(())
         for fence, payloads in life:
@@ -100,6 +103,7 @@ class IndexRules:
                 gates=state.gates,
                 error=None if state.failure is None else state.failure.headline,
                 recoveries=state.recoveries,
+                in_doubt=state.in_doubt,
             )
             resting = state.status is not Status.RUNNING
             accepted(
@@ -113,10 +117,11 @@ class IndexRules:
     async def _agrees(self, rig: Rig, key: ExecutionKey) -> None:
         row, state = await rig.row(key), fold(await rig.log(key))
         assert (row.status, row.last_seq) == (state.status, state.last_seq)
-        assert (row.wake_at, row.gates, row.recoveries) == (
+        assert (row.wake_at, row.gates, row.recoveries, row.in_doubt) == (
             state.wake_at,
             state.gates,
             state.recoveries,
+            state.in_doubt,
         )
         assert (row.started_at, row.updated_at, row.ended_at) == (
             state.started_at,
@@ -154,6 +159,64 @@ class ListingRules:
         for query, wanted in filters:
             assert await rig.journal.find(query) == wanted, query
 
+    async def test_filters_of_operators(self, rig: Rig) -> None:
+        """F11, K3, K6, J8: by version, labels, end, doubt and trouble, alone and together."""
+        made = []
+        for number, (status, changes) in enumerate(
+            (
+                (Status.SUSPENDED, {"in_doubt": (), "trouble": None, "labels": {}}),
+                (Status.SUSPENDED, {"trouble": None}),
+                (Status.SUSPENDED, {"in_doubt": (), "version": "8"}),
+                (Status.RUNNING, {"in_doubt": ("a", "b"), "labels": {"a": "ü", "c": "1"}}),
+                (Status.FAILED, {"in_doubt": (), "trouble": None, "ended_at": 100}),
+                (Status.COMPLETED, {"in_doubt": (), "trouble": None, "ended_at": 200}),
+            )
+        ):
+            planting = rig.planting(0, status=status)
+            row = msgspec.structs.replace(planting.row, created_at=1000 - number, **changes)
+            await rig.planted(msgspec.structs.replace(planting, row=row))
+            made.append(row)
+        for query, wanted in (
+            (ListQuery(), [0, 1, 2, 3, 4, 5]),
+            (ListQuery(version="8"), [2]),
+            (ListQuery(version=""), []),
+            (ListQuery(labels={"a": "ü"}), [1, 2, 3, 4, 5]),
+            (ListQuery(labels={"a": "ü", "b": ""}), [1, 2, 4, 5]),
+            (ListQuery(labels={"a": "ü", "c": "1"}), [3]),
+            (ListQuery(labels={"a": "u"}), []),
+            (ListQuery(labels={"c": ""}), []),
+            (ListQuery(labels={"a": "ü"}, limit=2), [1, 2]),
+            (ListQuery(labels={"a": "ü"}, limit=2, before=_place(made[2])), [3, 4]),
+            (ListQuery(ended_before=100), []),
+            (ListQuery(ended_before=101), [4]),
+            (ListQuery(ended_before=1000), [4, 5]),
+            (ListQuery(ended_before=1000, status=Status.COMPLETED), [5]),
+            (ListQuery(in_doubt=True), [1, 3]),
+            (ListQuery(in_doubt=True, status=Status.RUNNING), [3]),
+            (ListQuery(in_doubt=True, limit=1), [1]),
+            (ListQuery(in_doubt=True, before=_place(made[1])), [3]),
+            (ListQuery(troubled=True), [2, 3]),
+            (ListQuery(troubled=True, limit=1), [2]),
+            (ListQuery(troubled=True, version="7"), [3]),
+            (ListQuery(troubled=True, in_doubt=True), [3]),
+            (ListQuery(troubled=True, labels={"b": ""}, before=_place(made[1])), [2]),
+            (ListQuery(status=Status.SUSPENDED, labels={"b": ""}), [1, 2]),
+        ):
+            assert await rig.journal.find(query) == [made[place] for place in wanted], query
+
+    async def test_filters_follow_what_is_written(self, rig: Rig) -> None:
+        """K3, K6: what is judged or goes on again is no longer listed."""
+        key = await rig.started("w")
+        doubt, trouble = ListQuery(in_doubt=True), ListQuery(troubled=True)
+        parked = IndexUpdate(status=Status.SUSPENDED, in_doubt=("charge",))
+        for seq in (1, 3):
+            accepted(await rig.append(key, events(seq), index=parked, release=True))
+            await rig.journal.defer([key], "w", None, None, "trouble")
+            row = await rig.row(key)
+            assert await rig.journal.find(doubt) == await rig.journal.find(trouble) == [row]
+            accepted(await rig.append(key, events(seq + 1)))
+            assert await rig.journal.find(doubt) == await rig.journal.find(trouble) == []
+
     async def test_pages_continue_where_the_last_one_ended(self, rig: Rig) -> None:
         """F11: also among executions of one moment, and among those of one status."""
         keys = [await rig.parked() for _ in range(7)]
@@ -185,6 +248,10 @@ class ListingRules:
         }
         assert await rig.journal.count() == wanted
         assert await rig.journal.count(DEFAULT_TENANT) == wanted
+
+
+def _place(row: ExecutionRow) -> tuple[int, str]:
+    return row.created_at, row.execution_id
 
 
 class NameRules:

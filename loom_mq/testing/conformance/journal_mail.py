@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
+import msgspec
+
 from loom_mq.clock import MICROS
 from loom_mq.errors import (
     ExecutionEndedError,
@@ -93,6 +95,16 @@ class MailRules:
                 item_id="a/ü'",
                 kind=InboxKind.CANCEL,
                 payload=b"why\x00\xff",
+                actor="who/ü'",
+            ),
+            InboxItem(
+                tenant=key.tenant,
+                execution_id=key.execution_id,
+                item_id="v",
+                kind=InboxKind.VERDICT,
+                gate="charge",
+                payload=b"\x93\x00\xff",
+                actor="operator",
             ),
             rig.item(key, "m", gate=""),
         ]
@@ -104,7 +116,7 @@ class MailRules:
         other = await rig.started()
         unknown = ExecutionKey(DEFAULT_TENANT, name("unknown"))
         assert await rig.journal.inbox([other, key, unknown]) == [(), tuple(items), ()]
-        assert (await rig.row(key)).inbox == 3
+        assert (await rig.row(key)).inbox == len(items)
 
     async def test_same_item_twice_is_one(self, rig: Rig) -> None:
         """K7: within a batch, in another batch, through another handle."""
@@ -173,6 +185,27 @@ class MailRules:
         sent = {each.row.key for each in await rig.take_unsent()}
         assert sent == {parked, pending}
         assert (await rig.row(running)).hint_at is None
+
+    async def test_verdict_wakes_like_an_answer(self, rig: Rig) -> None:
+        """K6: it is told to what is parked in doubt, taken once, and brought by a claim."""
+        key = await rig.started()
+        index = IndexUpdate(status=Status.SUSPENDED, in_doubt=("charge",))
+        accepted(await rig.append(key, events(1), index=index, release=True))
+        verdict = msgspec.structs.replace(
+            rig.item(key, "v", gate="charge"), kind=InboxKind.VERDICT, actor="operator"
+        )
+        (delivered,) = await rig.journal.deliver([verdict], 0.0)
+        assert (delivered.error, delivered.duplicate) == (None, False)
+        assert (await rig.row(key)).in_doubt == ("charge",)
+        assert [each.row.key for each in await rig.take_unsent()] == [key]
+        claimed = (await rig.claim(key, "w", 1)).claimed
+        assert claimed is not None
+        assert claimed.inbox == (verdict,)
+        assert claimed.row.in_doubt == ("charge",)
+        accepted(await rig.append(key, events(2, fence=2), fence=2, consume=("v",)))
+        assert (await rig.row(key)).in_doubt == ()
+        (again,) = await rig.second.deliver([verdict])
+        assert again.duplicate
 
     async def test_delivery_never_puts_a_package_off(self, rig: Rig) -> None:
         """K7: however much comes in."""

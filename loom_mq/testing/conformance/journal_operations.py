@@ -121,6 +121,7 @@ class Write:
                 gates=("gate",) if parked else (),
                 error="Error: e" if self.status is Status.FAILED else None,
                 recoveries=self.count,
+                in_doubt=("step",) if parked and self.count > 1 else (),
             ),
             claim=claim,
             release=parked or self.status.terminal,
@@ -203,6 +204,7 @@ class GiveBack:
     owner: int
     delay: float | None
     fence_shift: int | None
+    trouble: str | None
 
     async def play(self, journal: Journal, world: World) -> object:
         """See `Operation`."""
@@ -210,7 +212,8 @@ class GiveBack:
         if self.fence_shift is not None:
             rows = (world.rows.get(key) for key in world.keys)
             fences = [(0 if row is None else row.fence) + self.fence_shift for row in rows]
-        await journal.defer(world.keys, world.owner(self.owner), self.delay, fences)
+        owner = world.owner(self.owner)
+        await journal.defer(world.keys, owner, self.delay, fences, self.trouble)
         return None
 
 
@@ -230,9 +233,10 @@ class Deliver:
                 tenant=key.tenant,
                 execution_id=key.execution_id,
                 item_id=f"item-{number}",
-                kind=InboxKind.ANSWER,
+                kind=InboxKind.VERDICT if number else InboxKind.ANSWER,
                 gate="gate",
                 payload=bytes([number]),
+                actor=f"actor {number}",
             )
             for number in self.items
         ]

@@ -6,7 +6,7 @@ import asyncio
 import secrets
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from typing import Final, TypeVar
+from typing import Final, TypeAlias, TypeVar
 
 import msgspec
 
@@ -24,6 +24,7 @@ from loom_mq.journal.protocol import (
     IndexUpdate,
     Journal,
     LeaseSession,
+    Planting,
     Runnable,
 )
 from loom_mq.model.events import EVENT_SCHEMA, Envelope, EventKind
@@ -38,8 +39,10 @@ from loom_mq.model.execution import (
     Waiter,
     WorkerRecord,
 )
+from loom_mq.model.snapshots import FOLD_VERSION, Snapshot
 
 E = TypeVar("E", bound=LoomError)
+Refusal: TypeAlias = AppendVerdict | ClaimVerdict | DeliverVerdict | LoomError | None
 
 LONG: Final = 3600.0
 """Seconds that no test lives to see."""
@@ -98,16 +101,22 @@ def events(
     )
 
 
-def refused(verdict: AppendVerdict | ClaimVerdict | DeliverVerdict, kind: type[E]) -> E:
+def refused(verdict: Refusal, kind: type[E]) -> E:
     """The refusal of a verdict, which must be exactly of this kind."""
-    assert type(verdict.error) is kind, verdict
-    return verdict.error
+    error = verdict if isinstance(verdict, LoomError | None) else verdict.error
+    assert type(error) is kind, verdict
+    return error
 
 
 def accepted(verdict: AppendVerdict) -> AppendVerdict:
     """A verdict that must not be a refusal."""
     assert verdict.error is None, verdict.error
     return verdict
+
+
+def folded(seq: int, text: str = "state") -> Snapshot:
+    """A snapshot, as a journal sees one: its state is nobody's business."""
+    return Snapshot(seq, FOLD_VERSION, b"\x00\xff" + text.encode())
 
 
 class Rig:
@@ -246,6 +255,60 @@ class Rig:
     async def log(self, key: ExecutionKey) -> list[Envelope]:
         """The log of a short execution."""
         return await self.journal.read(key)
+
+    # ---- whole executions --------------------------------------------------------------
+
+    def planting(
+        self,
+        last_seq: int,
+        *,
+        key: ExecutionKey | None = None,
+        first: int = 0,
+        status: Status = Status.SUSPENDED,
+        snapshot: Snapshot | None = None,
+        timers: tuple[int, ...] = (),
+    ) -> Planting:
+        """An execution with the events from `first` to `last_seq`, nobody's, under fence 3;
+        every other field of its row has a value of its own.
+        """
+        key = key or ExecutionKey(DEFAULT_TENANT, name("planted"))
+        row = ExecutionRow(
+            tenant=key.tenant,
+            execution_id=key.execution_id,
+            flow="flow",
+            version="7",
+            queue="q",
+            status=status,
+            last_seq=last_seq,
+            wake_at=min(timers, default=None),
+            gates=("one", "two/ü"),
+            error="Error: e",
+            recoveries=2,
+            parent="parent",
+            features=("f1", "f2"),
+            labels={"a": "ü", "b": ""},
+            created_at=11,
+            updated_at=13,
+            started_at=12,
+            ended_at=13 if status.terminal else None,
+            fence=3,
+            owner=None,
+            attempt=4,
+            deadline=None,
+            hint_at=None,
+            hints=5,
+            inbox=0,
+            input_digest=b"\x00digest",
+            in_doubt=("charge",),
+            trouble="the code is another one",
+        )
+        log = events(first, last_seq + 1 - first, fence=3)
+        return Planting(row=row, events=log, snapshot=snapshot, timers=timers)
+
+    async def planted(self, planting: Planting) -> ExecutionKey:
+        """One planting alone, which must be new."""
+        assert await self.journal.plant([planting]) == [None]
+        return planting.row.key
 
     # ---- inbox ------------------------------------------------------------------------
 

@@ -46,8 +46,9 @@ class World:
 
     @property
     def keys(self) -> list[ExecutionKey]:
-        """Every execution that an operation may name."""
-        return [ExecutionKey(DEFAULT_TENANT, f"{self.prefix}-{n}") for n in range(EXECUTIONS)]
+        """Every execution that an operation may name; the last is one that was put aside."""
+        names = [*(str(number) for number in range(EXECUTIONS)), "aside"]
+        return [ExecutionKey(DEFAULT_TENANT, f"{self.prefix}-{each}") for each in names]
 
     def owner(self, number: int) -> str:
         """The name of an owner."""

@@ -25,22 +25,6 @@ CREATE TABLE IF NOT EXISTS loom.meta (name text COLLATE "C" PRIMARY KEY, value t
 INSERT INTO loom.meta (name, value) VALUES ($1, $2)
 ON CONFLICT (name) DO UPDATE SET value = EXCLUDED.value
 
--- Executions in some statuses, newest first. One short walk back through executions_listed
--- per status, the filters applied on the way.
--- name: find
-SELECT e.* FROM unnest($1::text[]) AS s (status)
-CROSS JOIN LATERAL (
-    SELECT x.* FROM loom.execution_v1 AS x
-    WHERE x.status = s.status AND (x.created_at, x.execution_id) < ($2::bigint, $3::text)
-        AND ($4::text IS NULL OR x.tenant = $4)
-        AND ($5::text IS NULL OR x.flow = $5)
-        AND ($6::text IS NULL OR x.queue = $6)
-    ORDER BY x.created_at DESC, x.execution_id DESC
-    LIMIT $7::bigint
-) AS e
-ORDER BY e.created_at DESC, e.execution_id DESC, e.tenant DESC
-LIMIT $7::bigint
-
 -- Index: executions_listed; a scan of the table for one tenant's.
 -- name: count
 SELECT status, count(*) AS number FROM loom.executions

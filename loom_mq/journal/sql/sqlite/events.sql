@@ -23,3 +23,15 @@ WHERE
     )
     AND first_seq < :high
 ORDER BY first_seq;
+
+-- name: begin
+-- index: primary key, its first: a log may have been cut behind a snapshot (J8)
+SELECT min(first_seq) FROM events WHERE tenant = ? AND execution_id = ?;
+
+-- name: rename
+-- index: primary key and unique (tenant, execution_id, first_id)
+UPDATE events SET execution_id = ? WHERE tenant = ? AND execution_id = ?;
+
+-- name: clear
+-- index: primary key
+DELETE FROM events WHERE tenant = ? AND execution_id = ?;

@@ -58,7 +58,7 @@ SELECT tenant, execution_id FROM executions WHERE owner = ? AND inbox > 0;
 SELECT
     tenant, execution_id, flow, version, queue, status, last_seq, wake_at, gates, error,
     recoveries, parent, features, labels, created_at, updated_at, started_at, ended_at,
-    fence, owner, attempt, deadline, hint_at, hints, inbox, input_digest
+    fence, owner, attempt, deadline, hint_at, hints, inbox, input_digest, in_doubt, trouble
 FROM executions
 WHERE owner = ?;
 

@@ -3,14 +3,15 @@
 -- name: insert
 -- index: unique (tenant, execution_id, item_id)
 INSERT INTO inbox (
-    tenant, execution_id, item_id, kind, gate, wait_id, payload, reply_to, correlation
+    tenant, execution_id, item_id, kind, gate, wait_id, payload, reply_to, correlation, actor
 )
-VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 ON CONFLICT (tenant, execution_id, item_id) DO NOTHING;
 
 -- name: unread
 -- index: unique (tenant, execution_id, item_id), then sorted: an inbox is short
-SELECT tenant, execution_id, item_id, kind, gate, wait_id, payload, reply_to, correlation
+SELECT
+    tenant, execution_id, item_id, kind, gate, wait_id, payload, reply_to, correlation, actor
 FROM inbox
 WHERE tenant = ? AND execution_id = ? AND taken = 0
 ORDER BY position;

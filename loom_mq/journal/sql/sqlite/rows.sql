@@ -6,10 +6,12 @@
 INSERT INTO executions (
     tenant, execution_id, flow, version, queue, status, last_seq, wake_at, gates, error,
     recoveries, parent, features, labels, created_at, updated_at, started_at, ended_at,
-    fence, owner, attempt, deadline, hint_at, hints, inbox, input_digest, waiters, start
+    fence, owner, attempt, deadline, hint_at, hints, inbox, input_digest, in_doubt, trouble,
+    waiters, start
 )
 VALUES (
-    ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, x'90', ?
+    ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?,
+    x'90', ?
 );
 
 -- name: get
@@ -17,9 +19,13 @@ VALUES (
 SELECT
     tenant, execution_id, flow, version, queue, status, last_seq, wake_at, gates, error,
     recoveries, parent, features, labels, created_at, updated_at, started_at, ended_at,
-    fence, owner, attempt, deadline, hint_at, hints, inbox, input_digest
+    fence, owner, attempt, deadline, hint_at, hints, inbox, input_digest, in_doubt, trouble
 FROM executions
 WHERE tenant = ? AND execution_id = ?;
+
+-- name: exists
+-- index: primary key, and nothing else is read
+SELECT 1 FROM executions WHERE tenant = ? AND execution_id = ?;
 
 -- name: get_standing
 -- index: primary key; workers by primary key
@@ -27,7 +33,7 @@ SELECT
     e.tenant, e.execution_id, e.flow, e.version, e.queue, e.status, e.last_seq, e.wake_at,
     e.gates, e.error, e.recoveries, e.parent, e.features, e.labels, e.created_at,
     e.updated_at, e.started_at, e.ended_at, e.fence, e.owner, e.attempt, e.deadline,
-    e.hint_at, e.hints, e.inbox, e.input_digest,
+    e.hint_at, e.hints, e.inbox, e.input_digest, e.in_doubt, e.trouble,
     coalesce((SELECT w.lease_until FROM workers AS w WHERE w.owner = e.owner), 0)
 FROM executions AS e
 WHERE e.tenant = ? AND e.execution_id = ?;
@@ -40,12 +46,26 @@ UPDATE executions SET
 WHERE tenant = ? AND execution_id = ?;
 
 -- name: update
--- index: primary key; keeps executions_by_status, executions_owned, executions_hinted
+-- index: primary key; keeps executions_by_status, executions_owned, executions_hinted,
+-- executions_in_doubt and executions_troubled
 UPDATE executions SET
     last_seq = ?, wake_at = ?, gates = ?, error = ?, recoveries = ?, updated_at = ?,
     started_at = ?, ended_at = ?, fence = ?, attempt = ?, deadline = ?, hints = ?, inbox = ?,
-    status = ?, owner = ?, hint_at = ?
+    status = ?, owner = ?, hint_at = ?, in_doubt = ?, trouble = ?
 WHERE tenant = ? AND execution_id = ?;
+
+-- name: update_lasting
+-- index: primary key; what changes with a rewritten log only (J8)
+UPDATE executions SET error = ?, labels = ?, input_digest = ?
+WHERE tenant = ? AND execution_id = ?;
+
+-- name: rename
+-- index: primary key, and keeps all others
+UPDATE executions SET execution_id = ? WHERE tenant = ? AND execution_id = ?;
+
+-- name: delete
+-- index: primary key, and keeps all others
+DELETE FROM executions WHERE tenant = ? AND execution_id = ?;
 
 -- name: get_start
 -- index: primary key

@@ -6,7 +6,7 @@ SELECT
     e.tenant, e.execution_id, e.flow, e.version, e.queue, e.status, e.last_seq, e.wake_at,
     e.gates, e.error, e.recoveries, e.parent, e.features, e.labels, e.created_at,
     e.updated_at, e.started_at, e.ended_at, e.fence, e.owner, e.attempt, e.deadline,
-    e.hint_at, e.hints, e.inbox, e.input_digest, e.start
+    e.hint_at, e.hints, e.inbox, e.input_digest, e.in_doubt, e.trouble, e.start
 FROM executions AS e
 WHERE
     e.owner IS NOT NULL
@@ -25,7 +25,8 @@ LIMIT :limit;
 SELECT
     tenant, execution_id, flow, version, queue, status, last_seq, wake_at, gates, error,
     recoveries, parent, features, labels, created_at, updated_at, started_at, ended_at,
-    fence, owner, attempt, deadline, hint_at, hints, inbox, input_digest, start
+    fence, owner, attempt, deadline, hint_at, hints, inbox, input_digest, in_doubt, trouble,
+    start
 FROM executions
 WHERE
     hint_at <= :now AND owner IS NULL

@@ -17,11 +17,12 @@ CREATE OR REPLACE FUNCTION loom.now_v1() RETURNS bigint
 LANGUAGE sql VOLATILE PARALLEL SAFE
 RETURN (extract(epoch FROM clock_timestamp()) * 1000000)::bigint;
 
--- An execution as programs see it.
+-- An execution as programs see it. New columns come last: functions and programs of an older
+-- release name the ones that they know.
 CREATE OR REPLACE VIEW loom.execution_v1 AS
 SELECT tenant, execution_id, flow, version, queue, status, last_seq, wake_at, gates, error,
     recoveries, parent, features, labels, created_at, updated_at, started_at, ended_at,
-    fence, owner, attempt, deadline, hint_at, hints, inbox, input_digest
+    fence, owner, attempt, deadline, hint_at, hints, inbox, input_digest, in_doubt, trouble
 FROM loom.executions;
 
 -- Whether the lease of an owner runs. Index: workers_pkey, or the small table itself.
@@ -141,11 +142,12 @@ BEGIN
 END
 $$;
 
--- The appends that hold a page of a log; the client cuts off what sticks out. After 8 MB of
--- them the page ends early, at its far end. Indexes: executions_pkey, events_pkey.
-CREATE OR REPLACE FUNCTION loom.read_v1(
+-- The appends that hold a page of a log; the client cuts off what sticks out. `begins` is where
+-- the log begins when that is later than what was asked for. After 8 MB of them the page ends
+-- early, at its far end. Indexes: executions_pkey, events_pkey.
+CREATE OR REPLACE FUNCTION loom.read_v2(
     p_tenant text, p_id text, p_first bigint, p_limit bigint, p_newest boolean,
-    OUT last_seq bigint, OUT bodies bytea[]
+    OUT last_seq bigint, OUT begins bigint, OUT bodies bytea[]
 )
 LANGUAGE plpgsql STABLE
 SET enable_indexscan = on SET enable_indexonlyscan = on
@@ -165,12 +167,22 @@ BEGIN
     IF p_newest THEN
         v_low := greatest(v_low, last_seq + 1 - p_limit);
     END IF;
-    v_high := least(v_low + p_limit - 1, last_seq);
-    v_from := coalesce((
+    v_from := (
         SELECT v.seq FROM loom.events AS v
         WHERE v.tenant = p_tenant AND v.execution_id = p_id AND v.seq <= v_low
         ORDER BY v.seq DESC LIMIT 1
-    ), 0);
+    );
+    IF v_from IS NULL THEN
+        -- nothing so early: a snapshot stands for what was before, or the log is empty
+        v_from := (
+            SELECT v.seq FROM loom.events AS v
+            WHERE v.tenant = p_tenant AND v.execution_id = p_id
+            ORDER BY v.seq LIMIT 1
+        );
+        begins := v_from;
+        v_low := v_from;
+    END IF;
+    v_high := least(v_low + p_limit - 1, last_seq);
     bodies := CASE WHEN p_newest THEN ARRAY(
         SELECT s.body FROM (
             SELECT v.seq, v.body,

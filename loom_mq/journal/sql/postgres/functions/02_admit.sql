@@ -5,18 +5,21 @@ RETURN (array_remove(p_waiters, p_waiter))[
     greatest(1, cardinality(array_remove(p_waiters, p_waiter)) - 62) :
 ] || p_waiter;
 
--- A batch of starts (F2), in the order of their keys, no key twice. The first row answers
--- with the time and the number of new executions; a row follows for each one found.
+-- A batch of starts (F2), in the order of their keys, no key twice. The row with item 0 answers
+-- with the time and the number of executions that are new without more ado; a row follows for
+-- each other one: `made` is 1 when it took the place of one that had ended (K16), 0 when it was
+-- found, and without an execution it was there and is gone, and is to be asked for again.
 --
 -- New rows go in by key order, so that two batches wait for each other one way only. What
 -- was found is locked in a later statement, by which time nobody waits for our new rows
--- but other starts, and those hold no lock that we could wait for.
+-- but other starts, and those hold no lock that we could wait for. Who makes way does so
+-- when all locks are held; whoever starts the same id meanwhile waits for it and goes on.
 --
 -- Index: executions_pkey.
-CREATE OR REPLACE FUNCTION loom.admit_v1(
+CREATE OR REPLACE FUNCTION loom.admit_v2(
     p_tenants text[], p_ids text[], p_flows text[], p_versions text[], p_queues text[],
     p_starts bytea[], p_digests bytea[], p_parents text[], p_features text[], p_labels text[],
-    p_waiters bytea[], p_hint_afters bigint[]
+    p_waiters bytea[], p_hint_afters bigint[], p_retire_as text[], p_after_close boolean[]
 )
 RETURNS TABLE (item bigint, moment bigint, made bigint, execution loom.execution_v1)
 LANGUAGE plpgsql VOLATILE
@@ -34,6 +37,9 @@ DECLARE
     v_ids text[];
     v_items bigint[];
     v_waiters bytea[];
+    v_places tid[];
+    v_renewed bigint[] := '{}';
+    v_old record;
 BEGIN
     WITH inserted AS (
         INSERT INTO loom.executions AS e (
@@ -69,16 +75,78 @@ BEGIN
     FROM unnest(p_tenants, p_ids, p_waiters)
         WITH ORDINALITY AS k (tenant, execution_id, waiter, n)
     WHERE (k.tenant, k.execution_id) NOT IN (SELECT * FROM unnest(v_made_tenants, v_made_ids));
-    PERFORM loom.await_v1(loom.lock_v1(v_tenants, v_ids), v_waiters);
+    v_places := loom.lock_v1(v_tenants, v_ids);
+    PERFORM loom.await_v1(v_places, v_waiters);
+
+    FOR v_old IN
+        SELECT k.item, k.tenant, k.execution_id, e.fence
+        FROM unnest(v_items, v_tenants, v_ids, v_places)
+            AS k (item, tenant, execution_id, place)
+        CROSS JOIN LATERAL (
+            SELECT x.status, x.fence FROM loom.executions AS x
+            WHERE x.tenant = k.tenant AND x.execution_id = k.execution_id
+            LIMIT 1
+        ) AS e
+        WHERE k.place IS NOT NULL AND p_retire_as[k.item] IS NOT NULL
+            AND (
+                e.status IN ('failed', 'cancelled')
+                OR (e.status = 'completed' AND p_after_close[k.item])
+            )
+    LOOP
+        CONTINUE WHEN NOT loom.retire_execution_v1(
+            v_old.tenant, v_old.execution_id, p_retire_as[v_old.item]
+        );
+        -- the fence goes on: whatever of the other is still on its way names one that has passed
+        INSERT INTO loom.executions (
+            fence, last_seq, attempt, hints, inbox, recoveries, created_at, updated_at, hint_at,
+            littered, tenant, execution_id, status, queue, flow, version, parent, features,
+            labels, input_digest, waiters, start
+        )
+        SELECT v_old.fence + 1, -1, 0, 0, 0, 0, v_now, v_now, v_now + p_hint_afters[n],
+            false, p_tenants[n], p_ids[n], 'pending', p_queues[n], p_flows[n], p_versions[n],
+            p_parents[n], p_features[n], p_labels[n], p_digests[n],
+            array_remove(ARRAY[p_waiters[n]], NULL), p_starts[n]
+        FROM (SELECT v_old.item) AS k (n);
+        v_renewed := v_renewed || v_old.item;
+    END LOOP;
 
     RETURN QUERY
-    SELECT k.item, v_now, v_made, f.execution
-    FROM unnest(v_items, v_tenants, v_ids) AS k (item, tenant, execution_id)
-    CROSS JOIN LATERAL (
+    SELECT k.item, v_now, CASE WHEN k.item = ANY (v_renewed) THEN 1::bigint ELSE 0 END,
+        f.execution
+    FROM unnest(v_items, v_tenants, v_ids, v_places) AS k (item, tenant, execution_id, place)
+    LEFT JOIN LATERAL (
         SELECT e AS execution FROM loom.execution_v1 AS e
         WHERE e.tenant = k.tenant AND e.execution_id = k.execution_id
+            AND k.place IS NOT NULL
         LIMIT 1
-    ) AS f;
+    ) AS f ON true;
+END
+$$;
+
+-- Keep an execution, which is locked and has ended, under another id with all that belongs to
+-- it, unless that id is taken (K16). Whether it was done.
+-- Indexes: executions_pkey, events_pkey, snapshots_pkey.
+CREATE OR REPLACE FUNCTION loom.retire_execution_v1(p_tenant text, p_id text, p_new_id text)
+RETURNS boolean
+LANGUAGE plpgsql VOLATILE
+SET enable_indexscan = on SET enable_indexonlyscan = on
+SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off
+SET enable_hashjoin = off SET enable_mergejoin = off
+SET plan_cache_mode = force_generic_plan SET jit = off
+AS $$
+BEGIN
+    IF EXISTS (
+        SELECT FROM loom.executions AS e WHERE e.tenant = p_tenant AND e.execution_id = p_new_id
+    ) THEN
+        RETURN false;
+    END IF;
+    UPDATE loom.executions AS e SET execution_id = p_new_id
+    WHERE e.tenant = p_tenant AND e.execution_id = p_id;
+    UPDATE loom.events AS v SET execution_id = p_new_id
+    WHERE v.tenant = p_tenant AND v.execution_id = p_id;
+    UPDATE loom.snapshots AS s SET execution_id = p_new_id
+    WHERE s.tenant = p_tenant AND s.execution_id = p_id;
+    RETURN true;
 END
 $$;
 
@@ -97,8 +165,10 @@ BEGIN
 END
 $$;
 
--- Register a waiter (NULL: only look), or learn that the execution has ended. The second
--- statement sees an end that the first one waited for. Indexes: executions_pkey, events_pkey.
+-- Register a waiter (NULL: only look), or learn that the execution has ended. The last
+-- statement sees an end that an earlier one waited for. Where a wait ended with another id for
+-- the row there may be a successor, which is asked instead. Indexes: executions_pkey,
+-- events_pkey.
 CREATE OR REPLACE FUNCTION loom.watch_v1(p_tenant text, p_id text, p_waiter bytea)
 RETURNS TABLE (newest bytea, execution loom.execution_v1)
 LANGUAGE plpgsql VOLATILE
@@ -107,9 +177,15 @@ SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off
 SET enable_hashjoin = off SET enable_mergejoin = off
 SET plan_cache_mode = force_generic_plan SET jit = off
 AS $$
+DECLARE
+    v_places tid[];
 BEGIN
     IF p_waiter IS NOT NULL THEN
-        PERFORM loom.await_v1(loom.lock_v1(ARRAY[p_tenant], ARRAY[p_id]), ARRAY[p_waiter]);
+        v_places := loom.lock_v1(ARRAY[p_tenant], ARRAY[p_id]);
+        IF v_places[1] IS NULL THEN
+            v_places := loom.lock_v1(ARRAY[p_tenant], ARRAY[p_id]);
+        END IF;
+        PERFORM loom.await_v1(v_places, ARRAY[p_waiter]);
     END IF;
     RETURN QUERY
     SELECT (

@@ -8,12 +8,13 @@
 --
 -- By place; indexes: executions_pkey for the locks, workers_pkey for leases that are in the
 -- way of a claim, timers_pkey and inbox_pkey where an execution has such rows.
-CREATE OR REPLACE FUNCTION loom.append_v1(
+CREATE OR REPLACE FUNCTION loom.append_v2(
     p_tenants text[], p_ids text[], p_expected bigint[], p_fences bigint[],
     p_first_seqs bigint[], p_last_seqs bigint[], p_first_ats bigint[], p_last_ats bigint[],
     p_first_ids bytea[], p_bodies bytea[],
     p_statuses text[], p_wake_ats bigint[], p_gates text[], p_errors text[],
     p_recoveries bigint[], p_owners text[], p_deadlines bigint[], p_releases boolean[],
+    p_in_doubts text[],
     p_timer_items bigint[], p_timer_dues bigint[], p_taken_items bigint[], p_taken_ids text[],
     OUT written bigint[], OUT unread bigint[], OUT awaited bigint[], OUT waiters bytea[]
 )
@@ -55,6 +56,8 @@ BEGIN
             owner = CASE WHEN NOT k.gone THEN coalesce(k.owner, e.owner) END,
             gates = k.gates,
             error = k.error,
+            in_doubt = k.in_doubt,
+            trouble = NULL,
             start = NULL
         FROM (
             SELECT u.*, u.status NOT IN ('pending', 'running', 'suspended') AS ended,
@@ -62,11 +65,11 @@ BEGIN
             FROM unnest(
                 v_places, p_tenants, p_ids, p_expected, p_fences, p_first_seqs, p_last_seqs,
                 p_first_ats, p_last_ats, p_first_ids, p_bodies, p_statuses, p_wake_ats,
-                p_gates, p_errors, p_recoveries, p_owners, p_deadlines, p_releases
+                p_gates, p_errors, p_recoveries, p_owners, p_deadlines, p_releases, p_in_doubts
             ) WITH ORDINALITY AS u (
                 place, tenant, execution_id, expected, fence, first_seq, last_seq,
                 first_at, last_at, first_id, body, status, wake_at,
-                gates, error, recoveries, owner, deadline, release, n
+                gates, error, recoveries, owner, deadline, release, in_doubt, n
             )
         ) AS k
         WHERE e.ctid = k.place

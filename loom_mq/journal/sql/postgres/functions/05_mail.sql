@@ -5,7 +5,8 @@
 -- what people and other systems say comes in small numbers.
 --
 -- Rows are locked first, so that an item's position follows the order in which inboxes were
--- locked, and an append that parks sees the item or is seen by it.
+-- locked, and an append that parks sees the item or is seen by it. A row that was given
+-- another id while this waited for it may have a successor, which is locked on its turn.
 --
 -- Indexes: executions_pkey, inbox_pkey.
 CREATE OR REPLACE FUNCTION loom.deliver_v1(
@@ -30,6 +31,9 @@ BEGIN
         FROM unnest(p_targets, p_item_ids, p_kinds, p_bodies)
             WITH ORDINALITY AS k (target, item_id, kind, body, n)
     LOOP
+        IF v_places[v_item.target] IS NULL THEN
+            PERFORM loom.lock_v1(ARRAY[v_item.tenant], ARRAY[v_item.execution_id]);
+        END IF;
         INSERT INTO loom.inbox (received_at, tenant, execution_id, item_id, kind, body)
         SELECT v_now, e.tenant, e.execution_id, v_item.item_id, v_item.kind, v_item.body
         FROM loom.executions AS e

@@ -115,7 +115,9 @@ BEGIN
         SELECT e.tenant, e.execution_id FROM loom.executions AS e
         WHERE e.owner = p_owner ORDER BY e.recoveries
     ) AS h;
-    PERFORM loom.release_v1(loom.held_v1(v_tenants, v_ids, p_owner), '{}', p_owner, v_now);
+    PERFORM loom.release_v2(
+        loom.held_v1(v_tenants, v_ids, p_owner), '{}', p_owner, v_now, NULL
+    );
     PERFORM loom.forget_workers_v1(v_now);
 END
 $$;
