@@ -14,9 +14,12 @@ This module is the whole of what an author of flows needs::
 
 from loom_mq.client.client import Client
 from loom_mq.client.handle import Answered, ExecutionState, Handle
+from loom_mq.codec.own import StepCodec
 from loom_mq.errors import (
     BrokerError,
     CodecError,
+    CompensationFailedError,
+    ConditionTimeoutError,
     ConfigurationError,
     ExecutionCancelledError,
     ExecutionEndedError,
@@ -30,6 +33,7 @@ from loom_mq.errors import (
     ResumeRefusedError,
     StartConflictError,
     StepFailedError,
+    StepInDoubtError,
     StepTimeoutError,
     UnknownExecutionError,
     UnknownFlowError,
@@ -39,17 +43,22 @@ from loom_mq.errors import (
 from loom_mq.flows.context import Context
 from loom_mq.flows.definition import Flow, flow
 from loom_mq.flows.failure import TypedFailure
+from loom_mq.flows.polling import Backoff
+from loom_mq.flows.saga import Saga
 from loom_mq.flows.step import Step, step
 from loom_mq.flows.stepping import StepInfo, current_step
 from loom_mq.model.execution import Status
-from loom_mq.model.policies import NO_RETRY, Retry
+from loom_mq.model.policies import NO_RETRY, Retry, StartPolicy
 
 __all__ = [
     "NO_RETRY",
     "Answered",
+    "Backoff",
     "BrokerError",
     "Client",
     "CodecError",
+    "CompensationFailedError",
+    "ConditionTimeoutError",
     "ConfigurationError",
     "Context",
     "ExecutionCancelledError",
@@ -66,10 +75,14 @@ __all__ = [
     "PayloadTooLargeError",
     "ResumeRefusedError",
     "Retry",
+    "Saga",
     "StartConflictError",
+    "StartPolicy",
     "Status",
     "Step",
+    "StepCodec",
     "StepFailedError",
+    "StepInDoubtError",
     "StepInfo",
     "StepTimeoutError",
     "TypedFailure",

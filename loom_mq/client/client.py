@@ -16,8 +16,9 @@ from loom_mq.codec.values import ValueCodec, codec_for
 from loom_mq.errors import ConfigurationError, InputError
 from loom_mq.flows.definition import Flow
 from loom_mq.ids import RandomIds, check_id
-from loom_mq.model.execution import DEFAULT_TENANT, ExecutionKey
+from loom_mq.model.execution import DEFAULT_TENANT
 from loom_mq.model.messages import Notify, StartItem
+from loom_mq.model.policies import StartPolicy
 
 In = TypeVar("In")
 Out = TypeVar("Out")
@@ -106,6 +107,7 @@ class Client:
         id: str | None = None,
         queue: str = "",
         labels: dict[str, str] | None = None,
+        policy: StartPolicy = StartPolicy.EXISTING,
         timeout: float = 30.0,
     ) -> Handle[Out]: ...
 
@@ -117,6 +119,7 @@ class Client:
         id: str | None = None,
         queue: str = "",
         labels: dict[str, str] | None = None,
+        policy: StartPolicy = StartPolicy.EXISTING,
         timeout: float = 30.0,
     ) -> Handle[Out]: ...
 
@@ -129,6 +132,7 @@ class Client:
         id: str | None = None,
         queue: str = "",
         labels: dict[str, str] | None = None,
+        policy: StartPolicy = StartPolicy.EXISTING,
         timeout: float = 30.0,
     ) -> Handle[Any]: ...
 
@@ -140,11 +144,13 @@ class Client:
         id: str | None = None,
         queue: str = "",
         labels: dict[str, str] | None = None,
+        policy: StartPolicy = StartPolicy.EXISTING,
         timeout: float = 30.0,
     ) -> Handle[Any]:
         """Start an execution and return when it is admitted: from then on it cannot be lost.
 
-        The same id with the same input again gives the same execution.
+        The same id with the same input again gives the same execution, unless `policy` says
+        otherwise.
 
         Args:
             flow: the flow, or its registered name.
@@ -152,19 +158,21 @@ class Client:
             id: the execution's id; a new one by default.
             queue: where its workers listen; the flow's own queue by default.
             labels: short texts to find it by.
+            policy: what to do when the id is taken (K16).
             timeout: seconds to wait for the admission.
 
         Raises:
-            StartConflictError: the id exists with another flow or input.
+            StartConflictError: the id exists with another flow or input, or `policy` refuses.
             UnknownFlowError: no worker has ever registered the flow.
             InvalidIdError, CodecError, PayloadTooLargeError: see there.
             WaitTimeoutError: not admitted in time; it may be later. Calling again with
-                the same id is safe.
+                the same id is safe. With another policy than `EXISTING` it is another
+                start, so look first at what there is.
             BrokerError: not published.
         """
         switchboard = self._open()
-        item = self._item(flow, input, id, queue, labels, Notify.BOTH)
-        outcome = switchboard.outcome(ExecutionKey(item.tenant, item.id))
+        item = self._item(flow, input, id, queue, labels, Notify.BOTH, policy)
+        outcome = switchboard.outcome_of(item)
         await switchboard.start(item, timeout)
         return self._handle(item.id, flow, outcome)
 
@@ -193,7 +201,7 @@ class Client:
         items = [
             self._item(flow, value, name, queue, labels, Notify.BOTH) for name, value in inputs
         ]
-        outcomes = [switchboard.outcome(ExecutionKey(item.tenant, item.id)) for item in items]
+        outcomes = [switchboard.outcome_of(item) for item in items]
         results = await asyncio.gather(
             *(switchboard.start(item, timeout) for item in items), return_exceptions=True
         )
@@ -212,12 +220,18 @@ class Client:
         input: In,
         *,
         id: str | None = None,
+        policy: StartPolicy = StartPolicy.EXISTING,
         timeout: float | None = None,
     ) -> Out: ...
 
     @overload
     async def execute(
-        self, flow: Flow[None, Out], *, id: str | None = None, timeout: float | None = None
+        self,
+        flow: Flow[None, Out],
+        *,
+        id: str | None = None,
+        policy: StartPolicy = StartPolicy.EXISTING,
+        timeout: float | None = None,
     ) -> Out: ...
 
     async def execute(
@@ -226,9 +240,17 @@ class Client:
         input: object = None,
         *,
         id: str | None = None,
+        policy: StartPolicy = StartPolicy.EXISTING,
         timeout: float | None = None,
     ) -> Any:
         """Start an execution and wait for its result, with one reply less than `start`.
+
+        Args:
+            flow: the flow.
+            input: its input.
+            id: the execution's id; a new one by default.
+            policy: what to do when the id is taken (K16).
+            timeout: seconds to wait for the end; None waits as long as it takes.
 
         Raises:
             ExecutionFailedError: it ended failed.
@@ -237,7 +259,7 @@ class Client:
             InputError, BrokerError: as for `start`.
         """
         switchboard = self._open()
-        item = self._item(flow, input, id, "", None, Notify.RESULT)
+        item = self._item(flow, input, id, "", None, Notify.RESULT, policy)
         outcome = await switchboard.start_unconfirmed(item)
         handle = self._handle(item.id, flow, outcome)
         return await handle.result_of(item, timeout)
@@ -274,6 +296,7 @@ class Client:
         queue: str,
         labels: dict[str, str] | None,
         notify: Notify,
+        policy: StartPolicy = StartPolicy.EXISTING,
     ) -> StartItem:
         name = flow.name if isinstance(flow, Flow) else check_id(flow, "flow name")
         codec: ValueCodec = flow.input_codec if isinstance(flow, Flow) else ANY
@@ -287,6 +310,7 @@ class Client:
             tenant=self._tenant,
             payload=codec.encode(value, what=f"input of flow {name}", limit=self._payload_limit),
             labels=labels or {},
+            policy=policy,
             notify=notify,
             correlation=self._ids.token(),
         )

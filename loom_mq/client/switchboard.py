@@ -38,6 +38,7 @@ from loom_mq.model.messages import (
     StartItem,
     StartMessage,
 )
+from loom_mq.model.policies import StartPolicy
 
 _log = structlog.get_logger(__name__)
 
@@ -72,14 +73,15 @@ class Switchboard:
         self._taken: dict[str, Reply] = {}
         # whoever holds a handle holds its future; when nobody does, it is gone from here
         self._outcomes: WeakValueDictionary[ExecutionKey, Reply] = WeakValueDictionary()
-        self._errands: dict[str, ExecutionKey] = {}
+        # by the name of the request that asked for it
+        self._errands: WeakValueDictionary[str, Reply] = WeakValueDictionary()
 
     async def close(self) -> None:
         """Everybody who still waits is told."""
         self._starts.abort()
         self._controls.abort()
         error = BrokerUnreachableError("the client was closed before the answer came")
-        for futures in (self._requests, self._taken, self._outcomes):
+        for futures in (self._requests, self._taken, self._outcomes, self._errands):
             for future in list(futures.values()):
                 if not future.done():
                     future.set_exception(error)
@@ -100,9 +102,7 @@ class Switchboard:
 
     async def start_unconfirmed(self, item: StartItem) -> Reply:
         """Publish a start whose refusal, if any, arrives where its outcome would."""
-        key = ExecutionKey(item.tenant, item.id)
-        future = self.outcome(key)
-        self._errands[item.correlation] = key
+        future = self.outcome_of(item)
         await self._publish_start(item)
         return future
 
@@ -117,11 +117,22 @@ class Switchboard:
         )
 
     def outcome(self, key: ExecutionKey) -> Reply:
-        """The future outcome of an execution, shared by all who hold it."""
+        """The future outcome of an execution, shared by all who wait for it."""
         future = self._outcomes.get(key)
-        if future is None or future.cancelled() or (future.done() and future.exception()):
+        if future is None or future.done():  # by now another may have taken its place (K16)
             future = asyncio.get_running_loop().create_future()
             self._outcomes[key] = future
+        return future
+
+    def outcome_of(self, item: StartItem) -> Reply:
+        """The future outcome of what a start makes or finds. A start that may replace an
+        execution shares it with nobody: others may still wait for the one before.
+        """
+        if item.policy is StartPolicy.EXISTING:
+            future = self.outcome(ExecutionKey(item.tenant, item.id))
+        else:
+            future = asyncio.get_running_loop().create_future()
+        self._errands[item.correlation] = future
         return future
 
     async def await_outcome(
@@ -152,7 +163,7 @@ class Switchboard:
         turn = 0
         errand = self.ids.token()
         if ask_first and not future.done():
-            await self._watch(key, errand)
+            await self._watch(key, errand, future)
         while not future.done():
             pause = ASK_AGAIN[min(turn, len(ASK_AGAIN) - 1)]
             left = pause if deadline is None else min(pause, deadline - loop.time())
@@ -168,9 +179,9 @@ class Switchboard:
                 )
             turn += 1
             if start is None:
-                await self._watch(key, errand)
+                await self._watch(key, errand, future)
             else:
-                await self._start_again(start)
+                await self._start_again(start, future)
         self._errands.pop(errand, None)
         return future.result()
 
@@ -196,29 +207,24 @@ class Switchboard:
         delivery.ack()
 
     def _take(self, item: ReplyItem) -> None:
-        errand = self._errands.pop(item.correlation, None)
         match item.kind:
             case ReplyKind.OUTCOME:
-                _resolve(self._outcomes.get(ExecutionKey(item.tenant, item.id)), item)
+                _resolve(self._errands.get(item.correlation), item)
                 _resolve(self._requests.get(item.correlation), item)
             case ReplyKind.TAKEN:
                 _resolve(self._taken.get(item.correlation), item)
             case ReplyKind.ERROR:
-                self._take_error(item, errand)
+                self._take_error(item)
             case _:
                 _resolve(self._requests.get(item.correlation), item)
 
-    def _take_error(self, item: ReplyItem, errand: ExecutionKey | None) -> None:
+    def _take_error(self, item: ReplyItem) -> None:
         error = error_from_code(
             item.code, item.message, execution_id=item.id or None, reason=item.reason
         )
-        request = self._requests.get(item.correlation)
-        if errand is not None:
-            future = self._outcomes.get(errand)
-        elif request is not None and not request.done():
-            future = request
-        else:
-            future = self._taken.get(item.correlation)
+        future = self._requests.get(item.correlation)
+        if future is None or future.done():
+            future = self._errands.get(item.correlation) or self._taken.get(item.correlation)
         if future is not None and not future.done():
             future.set_exception(error)
             future.exception()  # it may be that nobody looks; that is their choice
@@ -248,21 +254,21 @@ class Switchboard:
         finally:
             del self._requests[correlation]
 
-    async def _start_again(self, item: StartItem) -> None:
-        self._errands[item.correlation] = ExecutionKey(item.tenant, item.id)
+    async def _start_again(self, item: StartItem, future: Reply) -> None:
+        self._errands[item.correlation] = future
         try:
             await self._publish_start(item)
         except LoomError as error:
             _log.info("client.start_failed", execution_id=item.id, error=str(error))
 
-    async def _watch(self, key: ExecutionKey, errand: str) -> None:
+    async def _watch(self, key: ExecutionKey, errand: str, future: Reply) -> None:
         item = ControlItem(
             op=ControlOp.WATCH,
             id=key.execution_id,
             tenant=key.tenant,
             correlation=errand,
         )
-        self._errands[errand] = key
+        self._errands[errand] = future
         try:
             await self._publish_control(item)
         except LoomError as error:

@@ -29,6 +29,10 @@ def to_display(data: bytes) -> object:
                 return _show(plain.decode_plain(data[1:]))
             case plain.JSON:
                 return _show(msgspec.json.decode(data[1:]))
+            case plain.OWN:
+                return f"<{len(data) - 1} bytes by the step's own codec>"
+            case plain.ERASED:
+                return "<erased>"
             case b"":
                 return "<no value>"
     except Exception as error:  # whatever somebody else wrote, a listing must go on

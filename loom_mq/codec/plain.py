@@ -15,6 +15,10 @@ from loom_mq.errors import CodecError
 
 PLAIN: Final = b"\x02"
 JSON: Final = b"\x03"
+OWN: Final = b"\x04"
+"""What a step's own codec made; nobody else reads it (`own`)."""
+ERASED: Final = b"\x05"
+"""The whole stored form of a value that was erased (J8); nothing follows it."""
 
 _NO_CONTAINER: Final = bytes(
     byte for byte in range(256) if not (0x80 <= byte <= 0x9F or 0xDC <= byte <= 0xDF)

@@ -9,6 +9,8 @@ header body
 0x01   self-describing msgpack (`tagged`); takes its type, if any is declared, when read
 0x02   plain msgpack from outside; takes its type when read
 0x03   JSON from outside; takes its type when read
+0x04   bytes of a step's own codec (`own`)
+0x05   nothing: the value was erased (J8)
 ====== ===================================================================================
 
 What a step returns is what a re-run will see: `roundtrip` gives both, equal, types
@@ -235,6 +237,10 @@ class ValueCodec:
             return self._json.decode(data[1:])
         if not header:
             raise ValueError("there is no value")
+        if header == plain.OWN:
+            raise ValueError("a step's own codec stored it; declare the step with that codec")
+        if header == plain.ERASED:
+            raise ValueError("it was erased, with all else that its execution knew of somebody")
         raise ValueError(f"it was written by a newer version of loom-mq (form {header.hex()})")
 
     def _convert(self, value: object, *, str_keys: bool = False) -> object:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import re
 from collections.abc import Sequence
 
@@ -10,17 +9,14 @@ import msgspec
 
 from loom_mq.clock import Clock
 from loom_mq.codec import values, wire
-from loom_mq.errors import (
-    InputError,
-    PayloadTooLargeError,
-    StartConflictError,
-    UnknownFlowError,
-)
+from loom_mq.engine.succession import digest_of
+from loom_mq.errors import InputError, PayloadTooLargeError, UnknownFlowError
 from loom_mq.ids import MAX_QUEUE_BYTES, check_id
 from loom_mq.journal.protocol import Admission, Journal
 from loom_mq.model.events import ExecutionStarted
 from loom_mq.model.execution import ExecutionKey, FlowRecord, Waiter
 from loom_mq.model.messages import StartItem
+from loom_mq.model.policies import StartPolicy
 
 _encode = msgspec.msgpack.Encoder().encode
 
@@ -111,6 +107,13 @@ class Admitter:
     ) -> Admission:
         """Check a start and say what to write.
 
+        Args:
+            item: the start.
+            content_type: of its message.
+            reply_to: who wants to hear of the end.
+            correlation: the name of the request, under which it is answered; with a
+                policy other than `EXISTING` it is also what a repeated start is told by.
+
         Raises:
             InputError: a rule is broken; the message says which and what to do.
         """
@@ -124,6 +127,11 @@ class Admitter:
         for name, value in item.labels.items():
             check_id(name, "label name")
             check_id(value, f"label {name!r}")
+        if item.policy is not StartPolicy.EXISTING and not correlation:
+            raise InputError(
+                f"a start with policy {item.policy.value!r} needs a correlation: without a name "
+                "of its own it cannot be told from the same message delivered again"
+            )
         record = await self._flows.find(item.flow, item.version)
         data = stored_input(item.payload, item.input, content_type)
         if len(data) > self._payload_limit:
@@ -140,22 +148,12 @@ class Admitter:
             version=record.version,
             queue=item.queue or record.queue,
             start=_encode(started),
-            input_digest=hashlib.blake2b(
-                record.flow.encode() + b"\x00" + data, digest_size=16
-            ).digest(),
+            input_digest=digest_of(record.flow, data, item.policy, correlation),
             labels=item.labels,
             waiter=waiter,
             resend_after=self._resend_after,
+            policy=item.policy,
         )
-
-
-def conflict(key: ExecutionKey, flow: str) -> StartConflictError:
-    """The refusal of a start whose id exists with another flow or input."""
-    return StartConflictError(
-        f"execution {key.execution_id!r} exists already with another input or flow (it runs "
-        f"{flow!r}); use another id, or the same input to get the same execution",
-        execution_id=key.execution_id,
-    )
 
 
 def stored_input(payload: bytes | None, plain: msgspec.Raw, content_type: str) -> bytes:

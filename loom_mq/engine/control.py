@@ -1,4 +1,4 @@
-"""Requests about executions that exist: state, watch, resume, cancel (K7, K13).
+"""Requests about executions that exist: state, watch, resume, cancel, verdict (K6, K7, K13).
 
 A resume or cancel is an inbox row before anything else; the hint to the holder, or the
 package that wakes a parked execution, may be lost and costs only time.
@@ -11,6 +11,7 @@ from collections.abc import Callable, Coroutine
 from functools import partial
 from typing import Any
 
+import msgspec
 import structlog
 
 from loom_mq.broker import topology
@@ -26,6 +27,7 @@ from loom_mq.errors import (
     InputError,
     InvalidIdError,
     LoomError,
+    MalformedMessageError,
     PayloadTooLargeError,
     ResumeRefusedError,
     UnknownExecutionError,
@@ -53,6 +55,7 @@ from loom_mq.model.messages import (
     ReplyItem,
     ReplyKind,
 )
+from loom_mq.model.verdicts import Verdict, VerdictKind
 
 _log = structlog.get_logger(__name__)
 
@@ -150,12 +153,17 @@ class Control:
     async def _deliver(
         self, delivery: Delivery, item: ControlItem, key: ExecutionKey, correlation: str
     ) -> ReplyItem:
-        verdict = await self._deliveries.submit(self._inbox_item(delivery, item, correlation))
+        request = self._inbox_item(delivery, item, correlation)
+        verdict = await self._deliveries.submit(request)
         row = verdict.row
         if verdict.error is not None:
             raise self._refusal(item, verdict.error)
         if row is None:
             raise LoomError("the journal gave no verdict on an inbox item")
+        refusal = None if verdict.duplicate else _unwanted(item, row)
+        if refusal is not None:
+            await self._journal.discard([(key, request.item_id)])
+            raise refusal
         if not verdict.duplicate:
             await self._hint(item, row)
         return state_reply(row, correlation, ReplyKind.STORED)
@@ -168,29 +176,45 @@ class Control:
             kind = InboxKind.CANCEL
             item_id = CANCEL_ID
         else:
-            check_id(item.gate, "gate name")
-            payload = stored_input(item.payload, item.input, delivery.content_type)
-            kind = InboxKind.ANSWER
+            verdict = item.op is ControlOp.VERDICT
+            subject = check_id(
+                item.step if verdict else item.gate, "step name" if verdict else "gate name"
+            )
+            payload = self._payload(delivery, item)
+            kind = InboxKind.VERDICT if verdict else InboxKind.ANSWER
             if item_id == CANCEL_ID:
                 raise InvalidIdError(f"{CANCEL_ID!r} is no id for an answer; choose another")
             if len(payload) > self._payload_limit:
-                raise PayloadTooLargeError(
-                    f"answer to gate {item.gate!r}", len(payload), self._payload_limit
-                )
+                what = f"verdict on step {subject!r}" if verdict else f"answer to gate {subject!r}"
+                raise PayloadTooLargeError(what, len(payload), self._payload_limit)
         return InboxItem(
             tenant=item.tenant,
             execution_id=item.id,
             item_id=item_id,
             kind=kind,
-            gate=item.gate,
+            gate=item.step if kind is InboxKind.VERDICT else item.gate,
             wait_id=item.wait_id or None,
             payload=payload,
             reply_to=delivery.reply_to,
             correlation=correlation,
+            actor=item.actor,
         )
 
+    def _payload(self, delivery: Delivery, item: ControlItem) -> bytes:
+        if item.op is not ControlOp.VERDICT:
+            return stored_input(item.payload, item.input, delivery.content_type)
+        if item.verdict is None:
+            raise MalformedMessageError(
+                "a verdict must say `verdict`: " + ", ".join(kind.value for kind in VerdictKind)
+            )
+        value = b""
+        if item.verdict is VerdictKind.COMPLETED:
+            value = stored_input(item.payload, item.input, delivery.content_type)
+        reason = item.reason.encode(errors="replace")[:MAX_REASON_BYTES].decode(errors="ignore")
+        return msgspec.msgpack.encode(Verdict(item.verdict, value, reason))
+
     def _refusal(self, item: ControlItem, error: LoomError) -> LoomError:
-        if item.op is not ControlOp.RESUME:
+        if item.op not in (ControlOp.RESUME, ControlOp.VERDICT):
             return error
         if isinstance(error, UnknownExecutionError):
             reason = RefusalReason.UNKNOWN_EXECUTION
@@ -207,6 +231,25 @@ class Control:
                 topology.direct(row.owner).name, Hint(row.tenant, row.execution_id)
             )
         elif row.status is Status.SUSPENDED and (
-            item.op is ControlOp.CANCEL or item.gate in row.gates
+            item.op in (ControlOp.CANCEL, ControlOp.VERDICT) or item.gate in row.gates
         ):
             await self._packages.send(row, Cause.WAKE)
+
+
+def _unwanted(item: ControlItem, row: ExecutionRow) -> ResumeRefusedError | None:
+    """Why nobody would ever take this item (K6, K7)."""
+    if item.op is ControlOp.VERDICT and not row.in_doubt:
+        return ResumeRefusedError(
+            f"execution {item.id!r} waits for no verdict: none of its steps is in doubt",
+            reason=RefusalReason.NOT_SUSPENDED.value,
+            execution_id=item.id,
+        )
+    if item.op is ControlOp.RESUME and row.in_doubt and item.gate not in row.gates:
+        steps = " and ".join(repr(name) for name in row.in_doubt)
+        return ResumeRefusedError(
+            f"execution {item.id!r} waits for a verdict on {steps}, not for an answer to gate "
+            f"{item.gate!r}; say first how the step ended (`loom verdict`)",
+            reason=RefusalReason.IN_DOUBT.value,
+            execution_id=item.id,
+        )
+    return None

@@ -15,19 +15,20 @@ from loom_mq.broker.deadletter import death_of
 from loom_mq.broker.protocol import Broker, Consumer, Delivery
 from loom_mq.clock import Clock
 from loom_mq.codec import wire
-from loom_mq.engine.admission import Admitter, KnownFlows, conflict, correlations
+from loom_mq.engine.admission import Admitter, KnownFlows, correlations
 from loom_mq.engine.background import Background, bounded, cancel_all
 from loom_mq.engine.control import Control
 from loom_mq.engine.outbox import Outbox
 from loom_mq.engine.outcome import error_reply, outcome_from_event, state_reply
 from loom_mq.engine.packages import PackageSender
+from loom_mq.engine.succession import Succession, made_by
 from loom_mq.engine.sweep import Sweeper, SweepOptions
 from loom_mq.errors import InputError, LoomError, StartConflictError
 from loom_mq.ids import Ids
 from loom_mq.journal.patience import patient, raise_refusal
 from loom_mq.journal.protocol import Admission, AdmitVerdict, DeadLetter, Journal
 from loom_mq.lane import Lane
-from loom_mq.model.execution import ExecutionKey
+from loom_mq.model.execution import ExecutionKey, ExecutionRow
 from loom_mq.model.messages import (
     Cause,
     ReplyItem,
@@ -94,6 +95,11 @@ class Dispatcher:
             patient(journal.admit, raise_refusal, clock=clock, give_up_after=PATIENCE),
             max_batch=500,
         )
+        self._looks: Lane[ExecutionKey, ExecutionRow | None] = Lane(
+            patient(journal.get, raise_refusal, clock=clock, give_up_after=PATIENCE),
+            max_batch=500,
+        )
+        self._succession = Succession(self._looks.submit, self._admissions.submit)
         self._control = Control(
             journal,
             self._outbox,
@@ -154,6 +160,7 @@ class Dispatcher:
         self._stop_sweeping()
         self._background.cancel()
         self._admissions.abort()
+        self._looks.abort()
         await bounded(self._outbox.close(), 3.0)
         self._outbox.abort()
 
@@ -207,12 +214,9 @@ class Dispatcher:
             admission = await self._admitter.admission(
                 item, delivery.content_type, delivery.reply_to, correlation
             )
+            verdict = await self._succession.admit(admission)
         except InputError as error:
             await self._refuse_start(delivery, item, correlation, error)
-            return
-        verdict = await self._admissions.submit(admission)
-        if not verdict.created and not verdict.same:
-            await self._refuse_start(delivery, item, correlation, conflict(key, verdict.row.flow))
             return
         if verdict.created:
             # not awaited: the row is durable, and a sweep sends what this may lose
@@ -220,12 +224,14 @@ class Dispatcher:
         if delivery.reply_to is None:
             return
         if item.notify.of_admission:
+            # under the id that was asked for, wherever it is kept by now
+            row = msgspec.structs.replace(verdict.row, execution_id=key.execution_id)
+            created = verdict.created or made_by(row, admission)
             self._reply(
-                delivery,
-                state_reply(verdict.row, correlation, ReplyKind.ADMITTED, created=verdict.created),
+                delivery, state_reply(row, correlation, ReplyKind.ADMITTED, created=created)
             )
         if verdict.row.status.terminal and item.notify.of_result:
-            newest = await self._journal.read(key, newest=True, limit=1)
+            newest = await self._journal.read(verdict.row.key, newest=True, limit=1)
             outcome = outcome_from_event(key, correlation, newest[0]) if newest else None
             if outcome is not None:
                 self._reply(delivery, outcome)

@@ -13,7 +13,8 @@ from loom_mq.clock import MICROS
 from loom_mq.codec.failures import describe_exception
 from loom_mq.engine.outbox import Outbox
 from loom_mq.engine.outcome import error_reply, outcome_reply
-from loom_mq.errors import CodecError, FlowError, LoomError, ResumeRefusedError
+from loom_mq.engine.shots import Shots
+from loom_mq.errors import FlowError, LoomError, ResumeRefusedError
 from loom_mq.flows.activation import Activation
 from loom_mq.flows.context import Context
 from loom_mq.flows.mail import Mail
@@ -22,9 +23,11 @@ from loom_mq.flows.surroundings import Surroundings
 from loom_mq.journal.log import ExecutionLog, JournalWriter
 from loom_mq.journal.protocol import ClaimIntent
 from loom_mq.kernel.fold import ExecutionState
+from loom_mq.kernel.refusals import refusal_of, verdict_place
 from loom_mq.model import events as ev
-from loom_mq.model.execution import ExecutionKey, InboxItem, Status
+from loom_mq.model.execution import ExecutionKey, InboxItem, InboxKind, Status
 from loom_mq.model.messages import RefusalReason, ReplyItem, ReplyKind
+from loom_mq.model.snapshots import Snapshot
 
 _log = structlog.get_logger(__name__)
 
@@ -63,6 +66,8 @@ class Home(msgspec.Struct, frozen=True, kw_only=True):
         park_drain: seconds that work in flight gets before a park or a cancel (K11).
         discard: deletes refused inbox items, in the background.
         fetch_mail: reads an execution's inbox and delivers it, in the background.
+        keep: stores a snapshot, in the background.
+        snapshot_every: events between two snapshots, at least (J7).
     """
 
     owner: str
@@ -72,6 +77,8 @@ class Home(msgspec.Struct, frozen=True, kw_only=True):
     park_drain: float
     discard: Callable[[ExecutionKey, InboxItem], None]
     fetch_mail: Callable[[ExecutionKey], None]
+    keep: Callable[[ExecutionKey, Snapshot], None]
+    snapshot_every: int
 
 
 class Drive:
@@ -89,6 +96,7 @@ class Drive:
         mail: inbox items read with the claim.
         now: journal time of the claim, by which waits are due.
         bereaved: the holder before died, rather than gave it back.
+        snapshot_seq: how far the newest snapshot reaches, -1 without one.
         claimed: called once the first append is answered, when it carries the claim.
     """
 
@@ -106,6 +114,7 @@ class Drive:
         mail: tuple[InboxItem, ...] = (),
         now: int = 0,
         bereaved: bool = False,
+        snapshot_seq: int = -1,
         claimed: Callable[[], None] | None = None,
     ) -> None:
         self.key = key
@@ -119,6 +128,9 @@ class Drive:
         self._bereaved = bereaved
         self._changed = asyncio.Event()
         self._stopping = False
+        self._shots = Shots(
+            state, snapshot_seq, home.snapshot_every, lambda shot: home.keep(key, shot)
+        )
         self._deadline: float | None = None
         self._mail = Mail()
         self._log = ExecutionLog(
@@ -129,6 +141,7 @@ class Drive:
             claim=claim,
             on_refused=self._on_refused,
             on_mail=self._on_mail,
+            on_written=self._shots.written,
         )
         self._activation = Activation(
             self._log,
@@ -136,7 +149,7 @@ class Drive:
             self._mail,
             changed=self._changed.set,
             taken=self._on_taken,
-            refuse=self._on_wrong_answer,
+            refuse=self._on_refused_item,
         )
         self._mail.add(mail)
 
@@ -150,6 +163,12 @@ class Drive:
     def fence(self) -> int:
         """The fence that this attempt holds."""
         return self._log.fence
+
+    @property
+    def mismatch(self) -> str | None:
+        """How the flow's code does not fit the log, when that ended the attempt (K3)."""
+        halted = self._activation.halted
+        return None if halted is None else halted.message
 
     @property
     def closing(self) -> bool:
@@ -201,6 +220,7 @@ class Drive:
                 ev.ExecutionRecovered(self._home.owner, self._attempt), hold=not self._bereaved
             )
         elif state.status is Status.SUSPENDED:
+            self._refuse_unfit()
             answered = {wait.id for wait in state.parked_on if self._has_answer(wait)}
             ended = tuple(
                 wait.id
@@ -211,11 +231,23 @@ class Drive:
             )
             if not (ended or answered or self._mail.cancel):
                 return False
-            self._log.emit(ev.ExecutionResumed(ended), hold=True)
+            self._log.emit(ev.ExecutionResumed(ended, state.turn + 1), hold=True)
         return True
 
+    def _refuse_unfit(self) -> None:
+        """Refuse what a parked execution cannot take, before anything is appended (K7, K8)."""
+        for item in self._mail:
+            refusal = refusal_of(self._log.state, item)
+            if refusal is not None:
+                self._mail.drop(item)
+                self._on_refused_item(item, refusal)
+
     def _has_answer(self, wait: ev.Wait) -> bool:
-        return wait.kind is ev.WaitKind.GATE and self._mail.find(wait.name, wait.id) is not None
+        if wait.kind is ev.WaitKind.GATE:
+            return self._mail.find(wait.name, wait.id) is not None
+        return wait.kind is ev.WaitKind.VERDICT and self._mail.has_verdict(
+            wait.name, verdict_place(wait.id)
+        )
 
     async def _body(self) -> object:
         value = self._flow.input_codec.decode(
@@ -238,15 +270,20 @@ class Drive:
             return await self._finish()
         late = self._deadline is not None and self._now() >= self._deadline
         if self._mail.cancel is not None and not activation.cancelling:
-            activation.cancel()
-            self._set_deadline()
-        elif activation.cancelling and late:
-            return await self._finish()
-        elif activation.frozen and not activation.cancelling:
+            activation.cancel(self._mail.cancel)
+        if activation.cancelling and not activation.cleaning:
+            # what was left unshielded gets this long; the deadline of a park counts anew
+            if late:
+                return await self._finish()
+            if self._deadline is None:
+                self._set_deadline()
+        elif activation.frozen:
             if late or await self._settled():
                 return await self._park()
             if self._deadline is None:
                 self._set_deadline()
+        else:
+            self._deadline = None
         return None
 
     async def _settled(self) -> bool:
@@ -256,19 +293,20 @@ class Drive:
         another branch reach its own.
         """
         for _ in range(SETTLING_TURNS):
-            if self._activation.in_flight:
+            if not self._activation.at_rest:
                 return False
             await asyncio.sleep(0)
-        return self._activation.frozen and self._activation.in_flight == 0
+        return self._activation.frozen and self._activation.at_rest
 
     async def _park(self) -> DriveEnd:
-        waits = self._activation.waits
+        waits = self._activation.waits.all
         if self._activation.in_flight:
             await self._activation.abandon(min(GRACE, self._home.park_drain))
         self._log.emit(ev.ExecutionSuspended(waits))
         await self._activation.abandon(GRACE)
         if await self._log.flushed() is not None:
             return DriveEnd.REFUSED
+        self._shots.parked()
         unseen = self._log.inbox_left > len(self._mail)
         if unseen or any(self._has_answer(wait) for wait in waits):
             return DriveEnd.PARKED_WITH_MAIL
@@ -277,9 +315,8 @@ class Drive:
     async def _finish(self) -> DriveEnd:
         activation = self._activation
         state = self._log.state
-        if activation.cancelling and self._mail.cancel is not None:
-            reason = self._mail.cancel.payload.decode(errors="replace")
-            self._log.emit(ev.ExecutionCancelled(reason), consume=self._mail.cancel.item_id)
+        if state.cancelling is not None:
+            self._log.emit(ev.ExecutionCancelled(state.cancelling))
         else:
             self._log.emit(self._verdict())
         await activation.abandon(GRACE)
@@ -335,16 +372,19 @@ class Drive:
     def _on_taken(self, item: InboxItem) -> None:
         self._reply(item, ReplyItem(kind=ReplyKind.TAKEN, id=self.key.execution_id))
 
-    def _on_wrong_answer(self, item: InboxItem, error: CodecError) -> None:
-        refusal = ResumeRefusedError(
-            f"execution {self.key.execution_id!r}: the answer does not fit gate {item.gate!r}: "
-            f"{error.message}; the gate stays open",
-            reason=RefusalReason.WRONG_TYPE.value,
-            execution_id=self.key.execution_id,
-        )
+    def _on_refused_item(self, item: InboxItem, error: LoomError) -> None:
+        if not isinstance(error, ResumeRefusedError):
+            what = "answer" if item.kind is InboxKind.ANSWER else "verdict"
+            where = "gate" if item.kind is InboxKind.ANSWER else "step"
+            error = ResumeRefusedError(
+                f"execution {self.key.execution_id!r}: the {what} does not fit {where} "
+                f"{item.gate!r}: {error.message}; the {where} goes on waiting",
+                reason=RefusalReason.WRONG_TYPE.value,
+                execution_id=self.key.execution_id,
+            )
         _log.warning("answer.refused", **self._names(), gate=item.gate, why=error.reason)
         self._home.discard(self.key, item)
-        self._reply(item, error_reply(self.key, item.correlation, refusal))
+        self._reply(item, error_reply(self.key, item.correlation, error))
 
     def _reply(self, item: InboxItem, reply: ReplyItem) -> None:
         if item.reply_to is not None:

@@ -22,6 +22,7 @@ from loom_mq.flows.registry import AnyFlow, Registry
 from loom_mq.journal.patience import patient
 from loom_mq.journal.protocol import Claim, Claimed, ClaimIntent, ClaimVerdict, Journal
 from loom_mq.kernel.fold import fold
+from loom_mq.kernel.snapshots import decode_snapshot
 from loom_mq.lane import Lane, LaneClosedError
 from loom_mq.model import events as ev
 from loom_mq.model.execution import ExecutionKey
@@ -195,8 +196,14 @@ class Driver:
     async def _drive_of(
         self, key: ExecutionKey, flow: AnyFlow, claimed: Claimed, *, bereaved: bool
     ) -> Drive:
-        state = fold(claimed.events)
-        more = claimed.more
+        shot = claimed.snapshot
+        base = None if shot is None else decode_snapshot(shot)
+        if shot is not None and base is None:
+            # written by a newer fold: the log itself tells all
+            state, more = fold(()), True
+        else:
+            state = fold(claimed.events, base)
+            more = claimed.more
         while more:
             page = await self._journal.read(key, first=state.last_seq + 1)
             fold(page, state)
@@ -212,6 +219,7 @@ class Driver:
             mail=claimed.inbox,
             now=claimed.now,
             bereaved=bereaved,
+            snapshot_seq=-1 if shot is None else shot.seq,
         )
 
     async def _run(
@@ -232,7 +240,7 @@ class Driver:
             case DriveEnd.GIVEN_BACK:
                 self._give_back.add(drive.key, 0.0, drive.fence)
             case DriveEnd.MISMATCH:
-                self._give_back.add(drive.key, self._mismatch_delay, drive.fence)
+                self._give_back.add(drive.key, self._mismatch_delay, drive.fence, drive.mismatch)
             case DriveEnd.REFUSED:
                 self._note_loss(drive)
             case _:

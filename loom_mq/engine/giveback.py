@@ -23,13 +23,21 @@ class GiveBack:
         self._journal = journal
         self._owner = owner
         self._background = background
-        self._pending: dict[ExecutionKey, tuple[float | None, int]] = {}
+        self._pending: dict[ExecutionKey, tuple[float | None, str | None, int]] = {}
 
-    def add(self, key: ExecutionKey, delay: float | None, fence: int) -> None:
+    def add(
+        self, key: ExecutionKey, delay: float | None, fence: int, trouble: str | None = None
+    ) -> None:
         """Let go of an execution held under `fence`: to be sent again after `delay`
         seconds, or when something happens to it (None).
+
+        Args:
+            key: the execution.
+            delay: seconds.
+            fence: the fence held.
+            trouble: why nothing could be done with it, for whoever looks.
         """
-        self._pending[key] = (delay, fence)
+        self._pending[key] = (delay, trouble, fence)
         self._background.spawn(self._flush())
 
     def again(self) -> None:
@@ -38,15 +46,15 @@ class GiveBack:
             self._background.spawn(self._flush())
 
     async def _flush(self) -> None:
-        by_delay: dict[float | None, list[tuple[ExecutionKey, int]]] = {}
-        for key, (delay, fence) in list(self._pending.items()):
+        alike: dict[tuple[float | None, str | None], list[tuple[ExecutionKey, int]]] = {}
+        for key, (delay, trouble, fence) in list(self._pending.items()):
             del self._pending[key]
-            by_delay.setdefault(delay, []).append((key, fence))
-        for delay, held in by_delay.items():
+            alike.setdefault((delay, trouble), []).append((key, fence))
+        for (delay, trouble), held in alike.items():
             keys, fences = zip(*held, strict=True)
             try:
-                await self._journal.defer(keys, self._owner, delay, fences)
+                await self._journal.defer(keys, self._owner, delay, fences, trouble)
             except LoomError as error:
                 _log.warning("execution.give_back_failed", executions=len(held), error=str(error))
                 for key, fence in held:
-                    self._pending.setdefault(key, (delay, fence))
+                    self._pending.setdefault(key, (delay, trouble, fence))

@@ -64,6 +64,7 @@ def state_reply(
         version=row.version,
         queue=row.queue,
         gates=row.gates,
+        in_doubt=row.in_doubt,
         wake_at=row.wake_at,
         owner=row.owner,
         attempt=row.attempt,

@@ -26,7 +26,7 @@ from loom_mq.errors import (
     LoomError,
 )
 from loom_mq.flows.registry import Registry
-from loom_mq.flows.scope import install_task_factory
+from loom_mq.flows.scope import install_flow_rules
 from loom_mq.flows.stepping import Threads
 from loom_mq.flows.surroundings import Surroundings
 from loom_mq.ids import Ids
@@ -56,6 +56,7 @@ class WorkerOptions(msgspec.Struct, frozen=True, kw_only=True):
         unknown_flow_delay: pause before a package for a flow that is not served here is
             sent again.
         mismatch_delay: the same for an execution whose log the code does not fit (K3).
+        snapshot_every: events between two snapshots of an execution, at least (J7).
     """
 
     queues: tuple[str, ...]
@@ -67,6 +68,7 @@ class WorkerOptions(msgspec.Struct, frozen=True, kw_only=True):
     journal_patience: float = 30.0
     unknown_flow_delay: float = 2.0
     mismatch_delay: float = 30.0
+    snapshot_every: int = 500
 
 
 class Worker:
@@ -126,6 +128,10 @@ class Worker:
                 journal.discard([(key, item.item_id)])
             ),
             fetch_mail=lambda key: self._fetch_mail([key]),
+            keep=lambda key, snapshot: self._background.spawn(
+                journal.save_snapshots([(key, snapshot)])
+            ),
+            snapshot_every=options.snapshot_every,
         )
         self._driver = Driver(
             home,
@@ -146,7 +152,7 @@ class Worker:
 
     async def start(self) -> None:
         """Take the lease, make the flows known, and consume."""
-        install_task_factory()
+        install_flow_rules()
         await self._journal.register_flows(
             [FlowRecord(flow=f.name, version=f.version, queue=f.queue) for f in self._registry]
         )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Coroutine
+from contextvars import Token
 from datetime import UTC, datetime, timedelta
 from typing import Any, ParamSpec, TypeVar, cast
 from uuid import UUID
@@ -12,6 +13,9 @@ from loom_mq.clock import MICROS
 from loom_mq.codec.values import ValueCodec, codec_for
 from loom_mq.errors import InputError
 from loom_mq.flows.activation import Activation
+from loom_mq.flows.desk import shielded
+from loom_mq.flows.polling import DEFAULT_BACKOFF, Backoff, poll
+from loom_mq.flows.saga import Saga
 from loom_mq.flows.step import Step
 from loom_mq.ids import check_id
 from loom_mq.kernel.fold import OpKind
@@ -21,6 +25,19 @@ T = TypeVar("T")
 
 MAX_SLEEP = timedelta(days=365 * 100)
 """Longest sleep or gate timeout: what any clock and column here can hold with room to spare."""
+
+
+class Shield:
+    """See `Context.shield`. Can be used again, also within itself."""
+
+    def __init__(self) -> None:
+        self._tokens: list[Token[bool]] = []
+
+    async def __aenter__(self) -> None:
+        self._tokens.append(shielded.set(True))
+
+    async def __aexit__(self, *_error: object) -> None:
+        shielded.reset(self._tokens.pop())
 
 
 class Context:
@@ -76,6 +93,88 @@ class Context:
         codec = codec_for(Any if type is None else type)
         return cast("Coroutine[Any, Any, T]", self._activation.decide(place, name, codec, make))
 
+    def patched(self, name: str) -> bool:
+        """Tell code before a change from code after it, so that executions which are under
+        way go on as they began (K3)::
+
+            if ctx.patched("fraud-check"):
+                await ctx.run(check_fraud, order)
+
+        True for whoever comes to this point for the first time with the changed code, and
+        then for ever at this point; False for those that went past it with the old code.
+        Once no execution of the old code is left, the condition can go and the new branch
+        stay.
+
+        Args:
+            name: of the change, for the log.
+
+        Raises:
+            UnsupportedInFlowError: called from a step or from outside the flow.
+        """
+        return self._activation.patched(check_id(name, "patch name"))
+
+    def shield(self) -> Shield:
+        """A block in which a cancelled flow may still run steps, sleep and wait (K13)::
+
+            try:
+                await ctx.run(reserve, order)
+                ...
+            finally:
+                async with ctx.shield():
+                    await ctx.run(release, order)
+
+        The cancellation is final when the flow has ended, shielded blocks included. It
+        bounds them by nothing; give their steps timeouts.
+        """
+        return Shield()
+
+    def saga(self) -> Saga:
+        """A block whose steps are undone when it does not end normally (K15)::
+
+            async with ctx.saga() as saga:
+                receipt = await saga.run(charge, order, undo=refund)
+                await saga.run(ship, order, undo=call_back, undo_args=(order,))
+
+        Leaving it by an exception or a cancellation runs what was given as `undo`, in
+        reverse order and inside a shield, and then the exception goes on. Should some of
+        that fail for good, the rest runs all the same and a `CompensationFailedError` names
+        what failed.
+        """
+        return Saga(self, self._activation)
+
+    def wait_until(
+        self,
+        step: Step[..., T],
+        *args: Any,
+        ready: Callable[[T], object],
+        backoff: Backoff = DEFAULT_BACKOFF,
+        timeout: timedelta | float | None = None,
+        **kwargs: Any,
+    ) -> Coroutine[Any, Any, T]:
+        """Run a step again and again until what it returns is ready, and return that (K16).
+
+        Each poll is a step of its own, with its own retries. Between two polls the execution
+        sleeps durably and holds no worker. A poll puts some five events on the log, so what
+        may take weeks wants long pauses. Places are taken as it goes, not when it is called.
+
+        Args:
+            step: asks how things stand.
+            args: its arguments.
+            kwargs: its arguments by name.
+            ready: a pure function of what the step returned: true when it is to be returned.
+            backoff: the pauses between polls.
+            timeout: seconds or timedelta after which to give up, after one last poll; by the
+                journal's clock. It ends no poll that is under way: give the step a timeout.
+
+        Raises (when awaited):
+            ConditionTimeoutError: not ready in time; it is a `TimeoutError`.
+            InputError: `timeout` is no duration, or `ready` is async.
+            Exception: what the step raised on the last attempt of a poll.
+        """
+        within = timeout if timeout is None else _micros(timeout, f"wait_until({step.name})")
+        limit = None if within is None else timedelta(microseconds=within)
+        return poll(self, step, args, kwargs, ready=ready, backoff=backoff, timeout=limit)
+
     def now(self) -> Coroutine[Any, Any, datetime]:
         """The journal's time at the first call, in UTC."""
         return self.decide(
@@ -108,7 +207,7 @@ class Context:
 
     async def _sleep(self, place: str, micros: int) -> None:
         if micros > 0:
-            await self._activation.sleep_until(place, self._activation.now() + micros)
+            await self._activation.waits.sleep_until(place, self._activation.now() + micros)
 
     def sleep_until(self, moment: datetime) -> Coroutine[Any, Any, None]:
         """Sleep durably until a moment; one in the past returns at once.
@@ -134,7 +233,7 @@ class Context:
     async def _sleep_until(self, place: str, due: int) -> None:
         known = place in self._activation.log.state.waits
         if known or due > self._activation.now():
-            await self._activation.sleep_until(place, due)
+            await self._activation.waits.sleep_until(place, due)
 
     def suspend(
         self,
@@ -164,7 +263,7 @@ class Context:
     async def _suspend(self, place: str, on: str, type: object, micros: int | None) -> object:
         due = None if micros is None else self._activation.now() + micros
         name = getattr(type, "__name__", str(type))
-        return await self._activation.gate(place, on, codec_for(type), name, due)
+        return await self._activation.waits.gate(place, on, codec_for(type), name, due)
 
     def emit(self, topic: str, value: object, *, type: object = None) -> Coroutine[Any, Any, None]:
         """Put something on the log for whoever follows this execution, once.

@@ -1,23 +1,32 @@
 """Which strand of a flow is running, carried by asyncio's own contexts (K3).
 
-The task factory gives every task that flow code makes (gather, TaskGroup,
-create_task) a scope of its own, named by the order in which its parent made it.
-Tasks made by a step's effect or outside flows are left alone.
+The event loop of a worker knows flow code when it sees it. Every task that flow code
+makes (gather, TaskGroup, create_task) gets a scope of its own, named by the order in
+which its parent made it. And flow code cannot wait for the clock or for a thread: when
+that is over is nothing that a re-run could repeat. Steps, the engine and whatever else
+runs in the loop are left alone.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager
 from contextvars import Context, ContextVar, copy_context
-from typing import Any, Protocol, cast
+from functools import wraps
+from typing import Any, Protocol, TypeVar, cast
 
-from loom_mq.errors import ConfigurationError
+from loom_mq.errors import ConfigurationError, UnsupportedInFlowError
 from loom_mq.kernel.identity import Scope
+
+T = TypeVar("T")
 
 
 class TaskKeeper(Protocol):
     """Who must hear of every task that flow code makes."""
+
+    def count_task(self) -> int:
+        """The number of the next task."""
 
     def adopt(self, task: asyncio.Task[Any]) -> None:
         """A task was made in one of this keeper's scopes."""
@@ -37,6 +46,28 @@ current_strand: ContextVar[Strand | None] = ContextVar("loom_strand", default=No
 """The strand of flow code that is running; None in a step's effect and outside flows."""
 
 
+class FlowTask(asyncio.Task[Any]):
+    """A task that flow code made. Its hash is a number that counts such tasks, the same on
+    every re-run: `asyncio.wait` hands tasks out in sets, and a flow that goes through one
+    must meet them in the same order again.
+    """
+
+    def __init__(
+        self,
+        coro: Coroutine[Any, Any, Any],
+        *,
+        number: int,
+        loop: asyncio.AbstractEventLoop,
+        context: Context,
+        **options: Any,
+    ) -> None:
+        self._number = number
+        super().__init__(coro, loop=loop, context=context, **options)
+
+    def __hash__(self) -> int:
+        return self._number
+
+
 def task_factory(
     loop: asyncio.AbstractEventLoop,
     coro: Coroutine[Any, Any, Any],
@@ -50,13 +81,46 @@ def task_factory(
         return asyncio.Task(coro, loop=loop, context=context, **options)
     own = copy_context() if context is None else context.copy()
     own.run(current_strand.set, Strand(parent.keeper, parent.task_path()))
-    task = asyncio.Task(coro, loop=loop, context=own, **options)
+    number = parent.keeper.count_task()
+    task = FlowTask(coro, number=number, loop=loop, context=own, **options)
     parent.keeper.adopt(task)
     return task
 
 
-def install_task_factory() -> None:
-    """Give the running event loop the factory above; once per loop is enough.
+@contextmanager
+def outside_flow() -> Iterator[None]:
+    """What runs within is no flow code, though a flow awaits it: an effect, a pause."""
+    token = current_strand.set(None)
+    try:
+        yield
+    finally:
+        current_strand.reset(token)
+
+
+def _refused_in_flows(function: Callable[..., T], what: str) -> Callable[..., T]:
+    @wraps(function)
+    def checked(*args: Any, **kwargs: Any) -> T:
+        if current_strand.get() is not None:
+            raise UnsupportedInFlowError(what)
+        return function(*args, **kwargs)
+
+    return checked
+
+
+_CLOCK = (
+    "flow code cannot wait by the event loop's clock (asyncio.sleep, asyncio.timeout, wait_for, "
+    "any wait with a timeout): a re-run could not repeat it. Use `await ctx.sleep(...)` for a "
+    "pause, `ctx.suspend(..., timeout=...)` for a wait with a limit, and `@step(timeout=...)` for "
+    "a limit on a step"
+)
+_THREADS = (
+    "flow code cannot use threads (asyncio.to_thread, run_in_executor): nobody would remember what "
+    "they did. Make the function a step and write `await ctx.run(function, ...)`"
+)
+
+
+def install_flow_rules() -> None:
+    """Make the running event loop know flow code; once per loop is enough.
 
     Raises:
         ConfigurationError: the loop has another task factory, which would be lost.
@@ -71,3 +135,10 @@ def install_task_factory() -> None:
             "tell the tasks that they make apart"
         )
     loop.set_task_factory(cast("Any", task_factory))
+    # asyncio's own waits all come down to these
+    for name, what in (
+        ("call_later", _CLOCK),
+        ("call_at", _CLOCK),
+        ("run_in_executor", _THREADS),
+    ):
+        setattr(loop, name, _refused_in_flows(getattr(loop, name), what))

@@ -7,59 +7,80 @@ from typing import Any
 
 import msgspec
 
+from loom_mq import errors
 from loom_mq.clock import MICROS
 from loom_mq.codec.failures import describe_exception
-from loom_mq.errors import InputError, StepFailedError
+from loom_mq.errors import InputError, LoomError, StepFailedError
 from loom_mq.flows.failure import TypedFailure
 from loom_mq.flows.step import Step
 from loom_mq.flows.surroundings import Surroundings
-from loom_mq.journal.log import ExecutionLog
 from loom_mq.kernel.fold import Frame
 from loom_mq.kernel.retry import next_delay
 from loom_mq.model import events as ev
 from loom_mq.model.failures import Failure
 
 
-def settle_failure(
-    log: ExecutionLog,
-    around: Surroundings,
-    place: str,
-    step: Step[..., Any],
-    frame: Frame,
-    error: BaseException,
-) -> str:
-    """Record a failed attempt; ``retrying`` or ``failed``."""
+class Attempted(msgspec.Struct, frozen=True):
+    """How one attempt ended.
+
+    Attributes:
+        outcome: ``completed``, ``failed``, ``retrying`` or ``cancelled``; for the metrics.
+        event: what to record when the flow is told; None when it was interrupted.
+        retrying: what to record when it is to be tried again.
+        value: what the flow gets when completed.
+        error: what the flow gets when failed.
+    """
+
+    outcome: str
+    event: ev.StepCompleted | ev.StepFailed | None = None
+    retrying: ev.StepRetrying | None = None
+    value: object = None
+    error: BaseException | None = None
+
+    @property
+    def error_type(self) -> str:
+        """Name of the error's class."""
+        return type(self.error).__name__
+
+
+def attempted(
+    around: Surroundings, step: Step[..., Any], frame: Frame, place: str, error: BaseException
+) -> Attempted:
+    """What an error makes of an attempt."""
     failure = describe_exception(error)
-    if isinstance(error, TypedFailure) and step.failures.get(error.channel) is type(error):
-        try:
-            payload = error.payload_codec.encode(
-                error.payload,
-                what=f"failure {error.channel} of step {step.name}",
-                limit=around.payload_limit,
-            )
-        except InputError as unfit:
-            failure = describe_exception(unfit)
-        else:
-            failure = msgspec.structs.replace(failure, channel=error.channel, payload=payload)
-        log.emit(ev.StepFailed(place, failure))
-        return "failed"
     failures = frame.failures + 1
-    delay = next_delay(step.retry, failures, error, around.ids.fraction())
-    if delay is None:
-        log.emit(ev.StepFailed(place, failure))
-        return "failed"
-    due = around.clock.now() + int(delay * MICROS)
-    log.emit(ev.StepRetrying(place, failure, failures, due))
-    around.metrics.step_retried(log.state.flow, step.name, type(error).__name__)
-    return "retrying"
+    if isinstance(error, TypedFailure) and step.failures.get(error.channel) is type(error):
+        failure = _with_payload(around, step, error, failure)
+    else:
+        delay = next_delay(step.retry, failures, error, around.ids.fraction())
+        if delay is not None:
+            due = around.clock.now() + int(delay * MICROS)
+            again = ev.StepRetrying(place, failure, failures, due)
+            return Attempted("retrying", retrying=again, error=error)
+    return Attempted("failed", ev.StepFailed(place, failure), error=error)
+
+
+def _with_payload(
+    around: Surroundings, step: Step[..., Any], error: TypedFailure[Any], failure: Failure
+) -> Failure:
+    try:
+        payload = error.payload_codec.encode(
+            error.payload,
+            what=f"failure {error.channel} of step {step.name}",
+            limit=around.payload_limit,
+        )
+    except InputError as unfit:
+        return describe_exception(unfit)
+    return msgspec.structs.replace(failure, channel=error.channel, payload=payload)
 
 
 def recorded_failure(step: Step[..., Any], failure: Failure, execution_id: str) -> Exception:
     """The failure that the log holds, as an error that the flow can catch as it did before.
 
     A typed failure is rebuilt as the class that the step declares (K5). Any other is
-    rebuilt with its message when its class is built in, or one that the step's own module
-    knows by name; no module is imported for it. Else it is a `StepFailedError`.
+    rebuilt with its message when its class is built in, one of this package, or one that
+    the step's own module knows by name; no module is imported for it. Else it is a
+    `StepFailedError`.
     """
     kind = step.failures.get(failure.channel or "")
     if kind is not None and failure.payload is not None:
@@ -72,11 +93,14 @@ def recorded_failure(step: Step[..., Any], failure: Failure, execution_id: str) 
     # its own __init__ may want what nobody recorded (C18)
     error = known.__new__(known)
     Exception.__init__(error, failure.message)
+    if isinstance(error, LoomError):
+        error.execution_id = execution_id
     return error
 
 
 def _known_class(step: Step[..., Any], failure: Failure) -> type[Exception] | None:
-    names = vars(builtins) if failure.module == "builtins" else step.function.__globals__
+    home = {"builtins": builtins, errors.__name__: errors}.get(failure.module)
+    names = step.function.__globals__ if home is None else vars(home)
     for found in (names.get(failure.type), *names.values()):
         if (
             isinstance(found, type)

@@ -7,11 +7,12 @@ from collections.abc import Callable, Mapping, Sequence
 from contextvars import ContextVar, copy_context
 from functools import partial
 from typing import Any, Protocol
+from zlib import crc32
 
 import msgspec
 
 from loom_mq.errors import StepTimeoutError, UnsupportedInFlowError
-from loom_mq.flows.scope import current_strand
+from loom_mq.flows.scope import outside_flow
 from loom_mq.flows.step import Step
 
 
@@ -31,6 +32,21 @@ class StepInfo(msgspec.Struct, frozen=True):
     name: str
     attempt: int
     idempotency_key: str
+
+
+_ordered = msgspec.msgpack.Encoder(order="deterministic").encode
+
+
+def checksum(args: Sequence[Any], kwargs: Mapping[str, Any]) -> int:
+    """A number that tells arguments apart and is the same in every process; 0 for
+    arguments that have none, such as objects of a library.
+    """
+    if not args and not kwargs:
+        return 0
+    try:
+        return crc32(_ordered((args, kwargs))) or 1
+    except Exception:  # whatever an argument does when it is looked at, the step still runs
+        return 0
 
 
 _current: ContextVar[StepInfo | None] = ContextVar("loom_step", default=None)
@@ -68,24 +84,24 @@ async def call_step(
         StepTimeoutError: the attempt took too long.
         BaseException: whatever the function raises.
     """
-    strand = current_strand.set(None)  # an effect's own tasks are no part of the flow
     current = _current.set(info)
     try:
-        if step.timeout is None:
-            return await _call(step, args, kwargs, threads)
-        try:
-            async with asyncio.timeout(step.timeout) as limit:
+        with outside_flow():
+            if step.timeout is None:
                 return await _call(step, args, kwargs, threads)
-        except TimeoutError as error:
-            if not limit.expired():
-                raise
-            raise StepTimeoutError(
-                f"step {step.name!r}: attempt {info.attempt} took longer than {step.timeout:g} s",
-                execution_id=info.execution_id,
-            ) from error
+            try:
+                async with asyncio.timeout(step.timeout) as limit:
+                    return await _call(step, args, kwargs, threads)
+            except TimeoutError as error:
+                if not limit.expired():
+                    raise
+                raise StepTimeoutError(
+                    f"step {step.name!r}: attempt {info.attempt} took longer than "
+                    f"{step.timeout:g} s",
+                    execution_id=info.execution_id,
+                ) from error
     finally:
         _current.reset(current)
-        current_strand.reset(strand)
 
 
 async def _call(

@@ -146,6 +146,10 @@ class LogEvent(enum.StrEnum):
     DEAD_LETTER_NOT_RECORDED = "dead_letter.not_recorded", "The journal was away; tried again."
     HINT_REJECTED = "hint.rejected", "A hint cannot be read; the next renewal makes up for it."
     REPLY_REJECTED = "reply.rejected", "A client got a reply that it cannot read."
+    STEP_OTHER_ARGUMENTS = (
+        "step.other_arguments",
+        "A re-run calls a step with other arguments than its log; the recorded result is served.",
+    )
     ANSWER_REFUSED = "answer.refused", "An answer does not fit its gate; the gate stays open."
     CLIENT_WATCH_FAILED = "client.watch_failed", "A client could not ask for an outcome."
     CLIENT_START_FAILED = (

@@ -184,6 +184,14 @@ class WorkerSettings(ServiceSettings, frozen=True, kw_only=True):
         float,
         _seconds("A retry's pause longer than this holds no worker.", ge=0, le=86400),
     ] = 5.0
+    snapshot_every: Annotated[
+        int,
+        _count(
+            "Events of an execution between two snapshots, at least; more as its log grows.",
+            ge=10,
+            le=1_000_000,
+        ),
+    ] = 500
 
 
 class TimerSettings(ServiceSettings, frozen=True, kw_only=True):

@@ -40,6 +40,7 @@ def main() -> NoReturn:
                 prefetch=settings.prefetch,
                 park_drain=settings.park_drain,
                 backoff_park=settings.backoff_park,
+                snapshot_every=settings.snapshot_every,
                 payload_limit=settings.payload_limit,
             ),
             clock=ports.clock,

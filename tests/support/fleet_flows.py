@@ -97,3 +97,14 @@ async def held(ctx: loom.Context, path: str) -> list[str]:
 @loom.flow
 async def echo(ctx: loom.Context, value: object) -> object:
     return value
+
+
+@loom.step(idempotent=False)
+async def charge(amount: int) -> str:
+    return f"receipt-{amount}"
+
+
+@loom.flow
+async def charged(ctx: loom.Context, amount: int) -> str:
+    """One step that must not run twice (K6)."""
+    return await ctx.run(charge, amount)

@@ -92,7 +92,12 @@ class House:
         await self._stack.__aexit__(kind, error, trace)
 
     async def worker(
-        self, flows: Iterable[AnyFlow] | None = None, *, slots: int = 50, park_drain: float = 5.0
+        self,
+        flows: Iterable[AnyFlow] | None = None,
+        *,
+        slots: int = 50,
+        park_drain: float = 5.0,
+        snapshot_every: int = 500,
     ) -> Worker:
         """Start one more worker."""
         owner = new_owner("worker", "test")
@@ -118,6 +123,7 @@ class House:
                 slots=slots,
                 park_drain=park_drain,
                 backoff_park=0.5,
+                snapshot_every=snapshot_every,
                 unknown_flow_delay=0.1,
                 mismatch_delay=0.1,
             ),

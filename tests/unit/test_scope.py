@@ -6,12 +6,15 @@ import asyncio
 import random
 from typing import Any
 
-from loom_mq.flows.scope import Strand, current_strand, install_task_factory
+from loom_mq.flows.scope import Strand, current_strand, install_flow_rules
 
 
 class Keeper:
     def __init__(self) -> None:
         self.tasks: list[asyncio.Task[Any]] = []
+
+    def count_task(self) -> int:
+        return len(self.tasks)
 
     def adopt(self, task: asyncio.Task[Any]) -> None:
         self.tasks.append(task)
@@ -44,7 +47,7 @@ async def in_flow(seed: int) -> dict[str, list[str]]:
         await asyncio.gather(*(branch(f"b{n}", 1) for n in range(3)))
         taken["after"] = [place()]
 
-    install_task_factory()
+    install_flow_rules()
     current_strand.set(Strand(keeper))
     await flow()
     current_strand.set(None)
@@ -64,7 +67,7 @@ def test_k3_places_do_not_depend_on_timing() -> None:
 
 
 async def test_tasks_outside_flows_are_left_alone() -> None:
-    install_task_factory()
+    install_flow_rules()
     seen = await asyncio.get_running_loop().create_task(_strand())
     assert seen is None
 
