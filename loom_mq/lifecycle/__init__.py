@@ -1,0 +1,1 @@
+"""What is done with executions afterwards: kept, archived, cut, erased, forked, measured (J8)."""
