@@ -21,7 +21,8 @@ from loom_mq.client.client import ANY
 from loom_mq.clock import JournalClock
 from loom_mq.codec import wire
 from loom_mq.codec.values import to_display
-from loom_mq.engine.admission import Admitter, KnownFlows, conflict
+from loom_mq.engine.admission import Admitter, KnownFlows
+from loom_mq.engine.succession import Succession
 from loom_mq.errors import (
     ExecutionCancelledError,
     ExecutionFailedError,
@@ -36,6 +37,7 @@ from loom_mq.model import events as ev
 from loom_mq.model.events import Envelope
 from loom_mq.model.execution import ExecutionKey, Status
 from loom_mq.model.messages import Notify, StartItem
+from loom_mq.model.policies import StartPolicy
 
 PAYLOAD_LIMIT: Final = 1024 * 1024
 _LOOK_SECONDS: Final = 0.1
@@ -57,9 +59,16 @@ def start(
     label: Annotated[
         list[str] | None, typer.Option("--label", help="NAME=VALUE; repeatable.")
     ] = None,
+    policy: Annotated[
+        StartPolicy, typer.Option("--policy", help="What to do when the id is taken.")
+    ] = StartPolicy.EXISTING,
     wait: Wait = False,
 ) -> Exit:
-    """Start an execution. The same id with the same input twice is one execution."""
+    """Start an execution. The same id with the same input twice is one execution.
+
+    --policy reject refuses an id that is taken; after-close and after-failure let a new
+    execution take the place of one that has ended, or that failed or was cancelled.
+    """
     reach = reach_of(ctx)
     item = StartItem(
         id=RandomIds().execution() if execution_id is None else check_id(execution_id, "id"),
@@ -68,7 +77,9 @@ def start(
         tenant=reach.tenant,
         payload=ANY.encode(parse_json(value, "the input"), what="the input", limit=PAYLOAD_LIMIT),
         labels=parse_labels(label or ()),
+        policy=policy,
         notify=Notify.NOTHING,
+        correlation=RandomIds().token(),
     )
     if reach.broker is not None:
         return asyncio.run(_start_by_broker(reach, item, parse_json(value, "the input"), wait=wait))
@@ -83,6 +94,7 @@ async def _start_by_broker(reach: Reach, item: StartItem, value: object, *, wait
             id=item.id,
             queue=item.queue,
             labels=item.labels,
+            policy=item.policy,
             timeout=30.0 if reach.timeout is None else reach.timeout,
         )
         if not wait:
@@ -96,10 +108,8 @@ async def _start_in_journal(reach: Reach, item: StartItem, *, wait: bool) -> Exi
         admitter = Admitter(
             KnownFlows(journal, JournalClock()), payload_limit=PAYLOAD_LIMIT, resend_after=0.0
         )
-        admission = await admitter.admission(item, wire.MSGPACK, None, "")
-        [verdict] = await journal.admit([admission])
-        if not verdict.created and not verdict.same:
-            raise conflict(admission.key, verdict.row.flow)
+        admission = await admitter.admission(item, wire.MSGPACK, None, item.correlation)
+        verdict = await Succession.over(journal).admit(admission)
         await note_if_alone(reach, journal)
         if not wait:
             return _tell_started(reach, item, verdict.created)

@@ -14,17 +14,19 @@ import typer
 from loom_mq.cli.acting import PAYLOAD_LIMIT, note_if_alone
 from loom_mq.cli.exits import Exit
 from loom_mq.cli.inputs import parse_json
-from loom_mq.cli.looking import existing, pages
-from loom_mq.cli.options import ExecutionId, reach_of
+from loom_mq.cli.options import As, ExecutionId, reach_of
 from loom_mq.cli.reach import Reach, open_client, open_journal
+from loom_mq.cli.reading import existing, folded, pages
 from loom_mq.cli.screen import Item, Page
 from loom_mq.client.client import ANY
-from loom_mq.client.handle import Answered
+from loom_mq.client.handle import Answered, check_actor
 from loom_mq.engine.control import MAX_REASON_BYTES
 from loom_mq.errors import ExecutionEndedError, ResumeRefusedError
 from loom_mq.ids import RandomIds, check_id
 from loom_mq.journal.protocol import DeliverVerdict, Journal
 from loom_mq.kernel.fold import decode_payload
+from loom_mq.kernel.refusals import refusal_of
+from loom_mq.kernel.wording import names
 from loom_mq.model import events as ev
 from loom_mq.model.execution import CANCEL_ID, ExecutionKey, InboxItem, InboxKind, Status
 from loom_mq.model.messages import RefusalReason
@@ -46,6 +48,7 @@ def resume(
     answer_id: Annotated[
         str | None, typer.Option("--answer-id", help="The same id twice counts once.")
     ] = None,
+    actor: As = "",
 ) -> Exit:
     """Answer a gate. An answer to a gate that opens later is kept for it."""
     reach = reach_of(ctx)
@@ -54,7 +57,7 @@ def resume(
     check_id(gate, "gate name")
     item_id = RandomIds().token() if answer_id is None else check_id(answer_id, "answer id")
     if reach.broker is not None:
-        return asyncio.run(_resume_by_broker(reach, key, gate, answer, item_id))
+        return asyncio.run(_resume_by_broker(reach, key, gate, answer, item_id, actor))
     item = InboxItem(
         tenant=key.tenant,
         execution_id=key.execution_id,
@@ -62,44 +65,80 @@ def resume(
         kind=InboxKind.ANSWER,
         gate=gate,
         payload=ANY.encode(answer, what=f"answer to gate {gate}", limit=PAYLOAD_LIMIT),
+        actor=check_actor(actor),
     )
     return asyncio.run(_resume_in_journal(reach, item))
 
 
 async def _resume_by_broker(
-    reach: Reach, key: ExecutionKey, gate: str, answer: object, item_id: str
+    reach: Reach, key: ExecutionKey, gate: str, answer: object, item_id: str, actor: str
 ) -> Exit:
     async with open_client(reach) as client:
-        handle = client.handle(key.execution_id)
-        fate = await handle.resume(gate, answer, answer_id=item_id, timeout=reach.patience)
+        fate = await client.handle(key.execution_id).resume_as(
+            actor, gate, answer, answer_id=item_id, timeout=reach.patience
+        )
     return _tell_answered(reach, key, gate, item_id, fate)
 
 
 async def _resume_in_journal(reach: Reach, item: InboxItem) -> Exit:
     async with open_journal(reach) as journal:
-        [verdict] = await journal.deliver([item], resend_after=0.0)
-        _check_delivered(verdict, item)
-        fate = Answered.STORED
-        if not await note_if_alone(reach, journal):
-            fate = await _fate(journal, item)
+        await check_wanted(journal, item)
+        fate = await deliver(reach, journal, item)
     return _tell_answered(reach, item.key, item.gate, item.item_id, fate)
+
+
+async def check_wanted(journal: Journal, item: InboxItem) -> None:
+    """Look whether anybody would ever take an answer or a verdict.
+
+    Raises:
+        ResumeRefusedError: no; `reason` says why.
+        UnknownExecutionError: there is no such execution.
+    """
+    row = await existing(journal, item.key)
+    if row.status.terminal:
+        return  # the journal refuses it in its own words
+    state = await folded(journal, item.key)
+    refusal = refusal_of(state, item)
+    if refusal is not None:
+        raise refusal
+    if item.kind is InboxKind.ANSWER and row.in_doubt and item.gate not in row.gates:
+        raise ResumeRefusedError(
+            f"execution {row.execution_id!r} waits for a verdict on "
+            f"{names('step', row.in_doubt)}, not for an answer to gate {item.gate!r}; say first "
+            "how it ended (`loom verdict`)",
+            reason=RefusalReason.IN_DOUBT.value,
+            execution_id=row.execution_id,
+        )
+
+
+async def deliver(reach: Reach, journal: Journal, item: InboxItem) -> Answered:
+    """Lay an answer or a verdict into its inbox, and see what becomes of it.
+
+    Raises:
+        ResumeRefusedError: it has ended, or what it waits at did not take it.
+    """
+    [verdict] = await journal.deliver([item], resend_after=0.0)
+    _check_delivered(verdict, item)
+    if await note_if_alone(reach, journal):
+        return Answered.STORED
+    return await _fate(journal, item)
 
 
 def _check_delivered(verdict: DeliverVerdict, item: InboxItem) -> None:
     error = verdict.error
     if error is None:
         return
-    if item.kind is InboxKind.ANSWER and isinstance(error, ExecutionEndedError):
+    if item.kind is not InboxKind.CANCEL and isinstance(error, ExecutionEndedError):
         reason = RefusalReason.TERMINAL.value
         raise ResumeRefusedError(error.message, reason=reason, execution_id=item.execution_id)
     raise error
 
 
 async def _fate(journal: Journal, item: InboxItem) -> Answered:
-    """What became of an answer within a short while.
+    """What became of an answer or a verdict within a short while.
 
     Raises:
-        ResumeRefusedError: its gate did not take it.
+        ResumeRefusedError: its gate or its step did not take it.
     """
 
     async def gone() -> bool:
@@ -111,8 +150,10 @@ async def _fate(journal: Journal, item: InboxItem) -> Answered:
     async for page in pages(journal, item.key):
         for envelope in page:
             event = decode_payload(envelope)
-            if isinstance(event, ev.AnswerTaken) and event.answer_id == item.item_id:
-                return Answered.TAKEN
+            match event:
+                case ev.AnswerTaken(answer_id=taken) | ev.VerdictTaken(verdict_id=taken):
+                    if taken == item.item_id:
+                        return Answered.TAKEN
     row = await existing(journal, item.key)
     if row.status.terminal:
         raise ResumeRefusedError(
@@ -120,9 +161,11 @@ async def _fate(journal: Journal, item: InboxItem) -> Answered:
             reason=RefusalReason.TERMINAL.value,
             execution_id=row.execution_id,
         )
+    what = f"the answer does not fit gate {item.gate!r}; the gate stays open"
+    if item.kind is InboxKind.VERDICT:
+        what = f"the verdict does not fit step {item.gate!r}; it stays in doubt"
     raise ResumeRefusedError(
-        f"execution {row.execution_id!r}: the answer does not fit gate {item.gate!r}; the gate "
-        "stays open",
+        f"execution {row.execution_id!r}: {what}",
         reason=RefusalReason.WRONG_TYPE.value,
         execution_id=row.execution_id,
     )

@@ -16,9 +16,9 @@ import typer
 
 from loom_mq.cli.exits import Exit
 from loom_mq.cli.inputs import example_of, parse_json
-from loom_mq.cli.looking import explained
 from loom_mq.cli.options import reach_of
 from loom_mq.cli.reach import DEV_FILE, Reach
+from loom_mq.cli.reading import explained
 from loom_mq.cli.screen import Screen
 from loom_mq.cli.text import json_text, plain, sqlite_address
 from loom_mq.codec.values import to_display

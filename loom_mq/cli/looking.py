@@ -4,57 +4,67 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator
 from typing import Annotated
 
 import typer
+from msgspec.structs import replace
 
-from loom_mq.cli import views
+from loom_mq.cli import filters, views
 from loom_mq.cli.exits import Exit
 from loom_mq.cli.options import ExecutionId, Limit, reach_of
 from loom_mq.cli.reach import Reach, open_journal
+from loom_mq.cli.reading import explained
 from loom_mq.cli.screen import Cell, Page
 from loom_mq.codec.values import to_display
-from loom_mq.errors import InputError, UnknownExecutionError
-from loom_mq.journal.protocol import CLAIM_PAGE, Journal, ListQuery
-from loom_mq.kernel.explain import Reason, explain
-from loom_mq.kernel.fold import ExecutionState, FrameStatus, fold
+from loom_mq.journal.protocol import ListQuery
+from loom_mq.kernel.explain import Reason
+from loom_mq.kernel.fold import ExecutionState, FrameStatus
 from loom_mq.kernel.wording import span
-from loom_mq.model.events import Envelope, EventKind
-from loom_mq.model.execution import ExecutionKey, ExecutionRow, Status
+from loom_mq.model.execution import ExecutionRow
 
 # ---- loom list -------------------------------------------------------------------------------
 
 
 def list_executions(
     ctx: typer.Context,
-    status: Annotated[Status | None, typer.Option("--status", help="Only this status.")] = None,
-    flow: Annotated[str | None, typer.Option("--flow", help="Only this flow.")] = None,
-    queue: Annotated[str | None, typer.Option("--queue", help="Only this queue.")] = None,
+    status: filters.OfStatus = None,
+    flow: filters.OfFlow = None,
+    version: filters.OfVersion = None,
+    queue: filters.OfQueue = None,
+    label: filters.OfLabel = None,
+    ended_before: filters.EndedBefore = None,
+    in_doubt: filters.InDoubt = False,
+    troubled: filters.Troubled = False,
     limit: Limit = 50,
     cursor: Annotated[str | None, typer.Option("--cursor", help="Go on from there.")] = None,
 ) -> Exit:
     """List executions, newest first."""
     reach = reach_of(ctx)
-    return asyncio.run(
-        _list(
-            reach,
-            ListQuery(
-                tenant=reach.tenant,
-                status=status,
-                flow=flow,
-                queue=queue,
-                limit=limit + 1,
-                before=views.read_cursor(cursor),
-            ),
+
+    def query(now: int) -> ListQuery:
+        chosen = filters.query(
+            reach.tenant,
+            now,
+            status=status,
+            flow=flow,
+            version=version,
+            queue=queue,
+            label=label,
+            ended_before=ended_before,
+            in_doubt=in_doubt,
+            troubled=troubled,
         )
-    )
+        return replace(chosen, limit=limit + 1, before=views.read_cursor(cursor))
+
+    return asyncio.run(_list(reach, query))
 
 
-async def _list(reach: Reach, query: ListQuery) -> Exit:
+async def _list(reach: Reach, query_at: filters.QueryAt) -> Exit:
+    query_at(0)  # a mistake on the command line is told before anything is opened
     async with open_journal(reach) as journal:
-        found = await journal.find(query)
         now = await journal.now()
+        query = query_at(now)
+        found = await journal.find(query)
     shown = found[: query.limit - 1]
     reach.screen.show(
         Page(
@@ -144,88 +154,4 @@ async def _why(reach: Reach, execution_id: str) -> Exit:
     if reason.next:
         lines.append(f"Next: {reach.copyable(reason.next)}")
     reach.screen.show(Page(kind="reason", items=[views.reason_item(row, reason, now)], lines=lines))
-    return Exit.DONE
-
-
-async def explained(
-    reach: Reach, journal: Journal, key: ExecutionKey
-) -> tuple[ExecutionRow, ExecutionState, Reason, int]:
-    """An execution with the reason why it is where it is, and the time of that."""
-    row = await existing(journal, key)
-    state = ExecutionState()
-    async for page in pages(journal, key):
-        fold(page, state)
-    workers, flows = await journal.workers(), await journal.flows()
-    [mail] = await journal.inbox([key])
-    now = await journal.now()
-    reason = explain(row, workers, flows, now, state=state, mail=mail, embedded=reach.embedded)
-    return row, state, reason, now
-
-
-async def existing(journal: Journal, key: ExecutionKey) -> ExecutionRow:
-    """The index row of an execution.
-
-    Raises:
-        UnknownExecutionError: there is none.
-    """
-    [row] = await journal.get([key])
-    if row is None:
-        raise UnknownExecutionError(
-            f"there is no execution {key.execution_id!r}", execution_id=key.execution_id
-        )
-    return row
-
-
-async def pages(journal: Journal, key: ExecutionKey) -> AsyncIterator[list[Envelope]]:
-    """A whole log, page by page."""
-    first = 0
-    while page := await journal.read(key, first=first):
-        yield page
-        first = page[-1].seq + 1
-        if len(page) < CLAIM_PAGE:
-            return
-
-
-# ---- loom history ------------------------------------------------------------------------------
-
-
-def history(
-    ctx: typer.Context,
-    execution_id: ExecutionId,
-    kind: Annotated[
-        list[str] | None, typer.Option("--kind", help="Only events of this kind; repeatable.")
-    ] = None,
-    tail: Annotated[int | None, typer.Option("--tail", min=1, help="Only the newest.")] = None,
-    payloads: Annotated[bool, typer.Option("--payloads", help="Show values, too.")] = False,
-) -> Exit:
-    """Show the log of an execution, event by event."""
-    kinds = {each.upper() for each in kind or ()}
-    unknown = sorted(kinds - set(EventKind))
-    if unknown:
-        raise InputError(f"there is no event kind {unknown[0]!r}; one is {', '.join(EventKind)}")
-    return asyncio.run(_history(reach_of(ctx), execution_id, kinds, tail, payloads=payloads))
-
-
-async def _history(
-    reach: Reach, execution_id: str, kinds: set[str], tail: int | None, *, payloads: bool
-) -> Exit:
-    key = reach.key(execution_id)
-    writer = views.History(payloads=payloads)
-    lines = []
-    async with open_journal(reach) as journal:
-        await existing(journal, key)
-        async for page in pages(journal, key):
-            lines += [(each.kind, *writer.line(each)) for each in page]
-    chosen = [(item, cells) for kind, item, cells in lines if not kinds or kind in kinds]
-    if tail is not None:
-        chosen = chosen[-tail:]
-    reach.screen.show(
-        Page(
-            kind="events",
-            items=[item for item, _cells in chosen],
-            columns=views.HISTORY_COLUMNS,
-            rows=[cells for _item, cells in chosen],
-            empty="no events yet" if not lines else "no such events",
-        )
-    )
     return Exit.DONE

@@ -12,7 +12,22 @@ from typing import Annotated, Final, NoReturn
 import typer
 
 from loom_mq import __about__
-from loom_mq.cli import acting, answering, dev, fleet, looking, migrate, stuck
+from loom_mq.cli import (
+    acting,
+    answering,
+    archives,
+    dev,
+    disposal,
+    doubt,
+    fleet,
+    fork,
+    history,
+    looking,
+    measuring,
+    migrate,
+    replaying,
+    stuck,
+)
 from loom_mq.cli.exits import Exit
 from loom_mq.cli.options import hoisted
 from loom_mq.cli.reach import Reach
@@ -114,11 +129,22 @@ for _name, _command in (
     ("result", acting.result),
     ("resume", answering.resume),
     ("cancel", answering.cancel),
+    ("verdict", doubt.verdict),
     ("list", looking.list_executions),
     ("show", looking.show),
     ("why", looking.why),
-    ("history", looking.history),
+    ("history", history.history),
     ("stuck", stuck.stuck),
+    ("introspect", measuring.introspect),
+    ("profile", measuring.profile),
+    ("audit", measuring.audit),
+    ("replay", replaying.replay),
+    ("fork", fork.fork),
+    ("export", archives.export),
+    ("import", archives.import_archive),
+    ("prune", disposal.prune),
+    ("erase", disposal.erase),
+    ("truncate", disposal.truncate),
     ("workers", fleet.workers),
     ("flows", fleet.flows),
     ("dlq", fleet.dlq),

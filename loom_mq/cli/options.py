@@ -10,6 +10,7 @@ import typer
 from loom_mq.cli.reach import Reach
 
 ExecutionId = Annotated[str, typer.Argument(metavar="ID", help="The execution.")]
+As = Annotated[str, typer.Option("--as", metavar="NAME", help="Who says so, for its log.")]
 Limit = Annotated[int, typer.Option("--limit", min=1, max=100_000, help="How many at most.")]
 
 VALUED: Final = frozenset({"--journal", "--broker", "--tenant", "--timeout"})

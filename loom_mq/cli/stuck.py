@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Sequence
 from typing import Annotated, Final
 
 import typer
+from msgspec.structs import replace
 
 from loom_mq.cli import views
 from loom_mq.cli.exits import Exit
@@ -16,7 +17,7 @@ from loom_mq.cli.screen import Cell, Page
 from loom_mq.journal.protocol import Journal, ListQuery
 from loom_mq.kernel.explain import Reason, explain
 from loom_mq.kernel.wording import span
-from loom_mq.model.execution import ExecutionRow, FlowRecord, Status, WorkerRecord
+from loom_mq.model.execution import ExecutionKey, ExecutionRow, FlowRecord, Status, WorkerRecord
 
 _PAGE: Final = 500
 _IDS_SHOWN: Final = 3
@@ -36,27 +37,38 @@ def stuck(
 
 async def _stuck(reach: Reach, *, ids: bool, check: bool, limit: int) -> Exit:
     found: list[tuple[ExecutionRow, Reason]] = []
-    looked_at = 0
+    seen: set[ExecutionKey] = set()
     async with open_journal(reach) as journal:
         workers, flows = await journal.workers(), await journal.flows()
-        for status in (Status.PENDING, Status.RUNNING, Status.SUSPENDED):
-            async for rows in _unended(reach, journal, status, limit):
-                looked_at += len(rows)
-                found += await _reasons(reach, journal, rows, workers, flows)
+        for query in _queries(reach.tenant):
+            async for rows in _unended(journal, query, limit):
+                new = [row for row in rows if row.key not in seen and not row.status.terminal]
+                seen.update(row.key for row in new)
+                found += await _reasons(reach, journal, new, workers, flows)
         now = await journal.now()
-    _show_stuck(reach, found, now, ids=ids, looked_at=looked_at)
+    _show_stuck(reach, found, now, ids=ids, looked_at=len(seen))
     return Exit.FOUND if check and found else Exit.DONE
 
 
+def _queries(tenant: str) -> list[ListQuery]:
+    """Where to look. What the index knows to need a person comes first, however old it is."""
+    return [
+        ListQuery(tenant=tenant, in_doubt=True),
+        ListQuery(tenant=tenant, troubled=True),
+        *(
+            ListQuery(tenant=tenant, status=status)
+            for status in (Status.PENDING, Status.RUNNING, Status.SUSPENDED)
+        ),
+    ]
+
+
 async def _unended(
-    reach: Reach, journal: Journal, status: Status, limit: int
+    journal: Journal, query: ListQuery, limit: int
 ) -> AsyncIterator[list[ExecutionRow]]:
     before: tuple[int, str] | None = None
     left = limit
     while left > 0:
-        rows = await journal.find(
-            ListQuery(tenant=reach.tenant, status=status, limit=min(left, _PAGE), before=before)
-        )
+        rows = await journal.find(replace(query, limit=min(left, _PAGE), before=before))
         if not rows:
             return
         yield rows
@@ -93,6 +105,7 @@ def _show_stuck(
     looked_at: int,
 ) -> None:
     items = [views.reason_item(row, reason, now) for row, reason in found]
+    lines: list[Cell] = []
     empty = f"nothing is stuck ({looked_at} executions have not ended)"
     if ids:
         columns: tuple[str, ...] = ("ID", "REASON", "QUEUE", "SINCE", "SENTENCE")
@@ -101,24 +114,29 @@ def _show_stuck(
             for row, reason in found
         ]
     else:
-        columns = ("COUNT", "REASON", "QUEUE", "FLOW", "OLDEST", "NEXT", "FOR-EXAMPLE")
-        rows = _grouped(found, now)
-    reach.screen.show(Page(kind="stuck", items=items, columns=columns, rows=rows, empty=empty))
+        columns = ("COUNT", "REASON", "QUEUE", "FLOW", "OLDEST", "FOR-EXAMPLE")
+        rows, lines = _grouped(reach, found, now)
+    reach.screen.show(
+        Page(kind="stuck", items=items, columns=columns, rows=rows, lines=lines, empty=empty)
+    )
 
 
-def _grouped(found: Sequence[tuple[ExecutionRow, Reason]], now: int) -> list[tuple[Cell, ...]]:
+def _grouped(
+    reach: Reach, found: Sequence[tuple[ExecutionRow, Reason]], now: int
+) -> tuple[list[tuple[Cell, ...]], list[Cell]]:
+    """A line per group, and what to do next about each, which needs more room."""
     groups: dict[tuple[str, str, str], list[tuple[ExecutionRow, Reason]]] = {}
     for row, reason in found:
         groups.setdefault((reason.code.value, row.queue, row.flow), []).append((row, reason))
     lines: list[tuple[Cell, ...]] = []
+    steps: dict[Cell, None] = {}
     for (code, queue, flow), members in sorted(groups.items(), key=lambda each: -len(each[1])):
         _row, oldest = min(members, key=lambda each: each[1].since or now)
         examples = ", ".join(row.execution_id for row, _reason in members[:_IDS_SHOWN])
-        next_step = oldest.next or views.NOTHING
-        lines.append(
-            (str(len(members)), code, queue, flow, _since(oldest, now), next_step, examples)
-        )
-    return lines
+        lines.append((str(len(members)), code, queue, flow, _since(oldest, now), examples))
+        if oldest.next:
+            steps[f"Next, {code}: {reach.copyable(oldest.next)}"] = None
+    return lines, list(steps)
 
 
 def _since(reason: Reason, now: int) -> str:

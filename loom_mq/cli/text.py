@@ -41,7 +41,11 @@ def _escaped(match: re.Match[str]) -> str:
 
 def json_text(value: object, *, indent: int | None = None) -> str:
     """JSON of plain data without any character that a terminal obeys."""
-    text = json.dumps(value, ensure_ascii=False, indent=indent)
+    return escaped(json.dumps(value, ensure_ascii=False, indent=indent))
+
+
+def escaped(text: str) -> str:
+    """The same JSON without any character that a terminal obeys."""
     return _UNSAFE_BUT_LINES.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
 
 

@@ -3,13 +3,27 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Sequence
 from typing import Final
 
 
-def command(name: str, *arguments: str) -> str:
+def command(name: str, *arguments: str, options: Sequence[str] = ()) -> str:
     """A command line that can be copied, whatever characters the names hold."""
-    dashes = ["--"] if any(each.startswith("-") for each in arguments) else []
-    return shlex.join(["loom", name, *dashes, *arguments])
+    if any(each.startswith("-") for each in arguments):
+        return shlex.join(["loom", name, *options, "--", *arguments])
+    return shlex.join(["loom", name, *arguments, *options])
+
+
+def names(noun: str, each: Sequence[str]) -> str:
+    """A noun with one name or several: ``gate 'A'``, ``gates 'A' and 'B'``."""
+    different = list(dict.fromkeys(each))
+    return f"{noun}{'s' if len(different) > 1 else ''} {' and '.join(map(repr, different))}"
+
+
+def counted(number: int, noun: str) -> str:
+    """A number with its noun: ``1 event``, ``3 events``, ``2 histories``."""
+    many = f"{noun[:-1]}ies" if noun.endswith("y") else f"{noun}s"
+    return f"{number} {noun if number == 1 else many}"
 
 
 def span(seconds: float) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 
 import pytest
@@ -23,10 +23,12 @@ async def fleet(rabbit_url: str, postgres_dsn: str, tmp_path: Path) -> AsyncIter
             yield fleet
 
 
-async def test_the_command_line_over_broker_and_postgresql(
-    fleet: Fleet, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Migrate, start, wait, look, answer, cancel; the same exit codes as over one file."""
+Call = Callable[..., Awaitable[tuple[int, str, str]]]
+
+
+@pytest.fixture
+def call(fleet: Fleet, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Call:
+    """`loom` with this fleet's journal in its environment; code, answer, remarks."""
     monkeypatch.setenv("LOOM_JOURNAL", fleet.dsn)
     monkeypatch.delenv("LOOM_BROKER", raising=False)
 
@@ -35,13 +37,21 @@ async def test_the_command_line_over_broker_and_postgresql(
         out, err = capsys.readouterr()
         return code, out, err
 
-    async def parked(name: str) -> None:
-        async def waiting() -> bool:
-            _, out, _ = await call("why", name, "--json")
-            return bool(out) and json.loads(out)["items"][0]["code"] == "gate_waiting"
+    return call
 
-        await until(waiting, within=30, every=0.2)
 
+async def until_code(call: Call, name: str, code: str) -> None:
+    """Wait until this is the reason why an execution is where it is."""
+
+    async def so() -> bool:
+        _, out, _ = await call("why", name, "--json")
+        return bool(out) and json.loads(out)["items"][0]["code"] == code
+
+    await until(so, within=30, every=0.2)
+
+
+async def test_the_command_line_over_broker_and_postgresql(fleet: Fleet, call: Call) -> None:
+    """Migrate, start, wait, look, answer, cancel; the same exit codes as over one file."""
     broker = ("--broker", fleet.broker)
     code, out, _ = await call("migrate", "--json")
     assert code == 0
@@ -58,7 +68,7 @@ async def test_the_command_line_over_broker_and_postgresql(
     assert (await call("start", "nonsense", *broker))[0] == 3
     for name in ("by-broker", "by-journal", "stopped"):
         assert (await call("start", "gated", "--id", name, *broker))[0] == 0
-        await parked(name)
+        await until_code(call, name, "gate_waiting")
     assert (await call("resume", "by-broker", "Approval", "5", *broker))[0] == 4
     took = "its gate took it\n"
     answered = await call("resume", "by-broker", "Approval", '"yes"', *broker)
@@ -79,3 +89,38 @@ async def test_the_command_line_over_broker_and_postgresql(
     code, out, _ = await call("list", "--json", "--status", "completed")
     assert [item["id"] for item in json.loads(out)["items"]] == ["by-journal", "by-broker", "e"]
     assert (await call("stuck", "--check"))[0] == 0
+
+
+async def test_verdicts_and_ends_over_broker_and_postgresql(
+    fleet: Fleet, call: Call, tmp_path: Path
+) -> None:
+    """K6, J8: doubt is found, judged in somebody's name and gone; the log is cut and kept."""
+    broker = ("--broker", fleet.broker)
+    assert (await call("migrate"))[0] == 0
+    await fleet.start()
+    assert (await call("start", "charged", "7", "--id", "e", "--wait", *broker))[0] == 0
+    for name in ("by-broker", "by-journal"):
+        assert (await call("fork", "e", name, "--at", "1"))[0] == 0
+        await until_code(call, name, "in_doubt")
+    assert (await call("stuck", "--check"))[0] == 7
+    doubt = ("charge", "completed", "--value", '"paid"', "--as", "ann")
+    code, _, err = await call("verdict", "by-broker", "other", *doubt[1:], *broker)
+    assert (code, "other" in err) == (4, True)
+    assert (await call("verdict", "e", *doubt, *broker))[0] == 4
+    assert (await call("verdict", "nobody", *doubt, *broker))[0] == 3
+    for name, more in (("by-broker", broker), ("by-journal", ())):
+        assert (await call("verdict", name, "charge", "completed", "--value", "7", *more))[0] == 4
+        answered = await call("verdict", name, *doubt, *more)
+        assert answered == (0, f"{name}: charge completed; it goes on\n", ""), fleet.tell_logs()
+        assert await call("result", name, "--wait", *more) == (0, '"paid"\n', "")
+        assert "(by ann)" in (await call("history", name, "--kind", "verdict_taken"))[1]
+    code, archive, _ = await call("export", "--flow", "charged", "--ended-before", "0s")
+    assert code == 0
+    file = tmp_path / "all.ndjson"
+    file.write_text(archive)
+    assert (await call("truncate", "e", "--yes"))[:2] == (0, "e: cut 3 events\n")
+    assert await call("result", "e") == (0, '"receipt-7"\n', "")
+    assert (await call("prune", "--older-than", "0s", "--yes"))[1].endswith("3 executions\n")
+    assert (await call("list")) == (0, "", "no executions\n")
+    assert (await call("import", str(file)))[0] == 0
+    assert await call("result", "by-broker") == (0, '"paid"\n', "")

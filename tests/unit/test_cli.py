@@ -10,9 +10,12 @@ import sys
 from pathlib import Path
 
 import pytest
+import typer
 
 import loom_mq as loom
+from loom_mq.cli.exits import Exit
 from loom_mq.cli.inputs import example_of
+from loom_mq.cli.main import app
 from loom_mq.cli.options import hoisted
 from loom_mq.cli.reach import DEV_FILE
 from loom_mq.cli.text import json_text, moment, plain, visible
@@ -229,6 +232,15 @@ def test_the_environment_says_where_the_journal_is(
     DEV_FILE.rename("elsewhere.sqlite")
     monkeypatch.setenv("LOOM_JOURNAL", "sqlite:///elsewhere.sqlite")
     assert cli("result", "done") == (0, "8\n", "")
+
+
+def test_the_page_of_the_command_line_has_every_command_and_exit_code() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "reference" / "cli.md").read_text()
+    commands = vars(typer.main.get_command(app))["commands"]
+    shown = set(re.findall(r"^loom ([a-z]+)", page, re.MULTILINE))
+    assert shown >= {name for name, command in commands.items() if not command.hidden}
+    rows = {int(number) for number in re.findall(r"^\| (\d+) \|", page, re.MULTILINE)}
+    assert rows == set(Exit)
 
 
 def test_options_for_all_stand_anywhere() -> None:

@@ -70,6 +70,19 @@ def test_starting_twice_is_one_execution(cli: Loom) -> None:
     [again] = items(cli("start", "doubling", " 3 ", "--id", "e", "--json"), "loom.start/1")
     assert again == {"id": "e", "flow": "doubling", "created": False}
     assert cli("start", "doubling", "4", "--id", "e")[0] == 4
+    assert cli("start", "doubling", "3", "--id", "e", "--policy", "reject")[0] == 4
+    policy = ("--json", "--policy")
+    [found] = items(
+        cli("start", "doubling", "3", "--id", "e", *policy, "after-close"), "loom.start/1"
+    )
+    assert found["created"] is False  # it has not ended
+    assert cli("start", "doubling", "5", "--id", "done", *policy, "after-failure")[0] == 4
+    assert cli("result", "done")[0] == 0
+    [anew] = items(
+        cli("start", "doubling", "5", "--id", "done", *policy, "after-close"), "loom.start/1"
+    )
+    assert anew["created"] is True
+    assert cli("result", "done")[0] == 6
     assert cli("start", "nonsense")[0] == 3
     assert cli("start", "doubling", "three")[0] == 2
     assert cli("start", "doubling", "NaN")[0] == 2

@@ -9,7 +9,7 @@ import pytest
 
 from loom_mq.clock import MICROS
 from loom_mq.kernel.explain import ReasonCode, explain
-from loom_mq.kernel.fold import ExecutionState, Frame, FrameStatus
+from loom_mq.kernel.fold import Answer, ExecutionState, Frame, FrameStatus
 from loom_mq.kernel.wording import span
 from loom_mq.model.events import Wait, WaitKind
 from loom_mq.model.execution import (
@@ -100,6 +100,11 @@ def parked(**changes: object) -> ExecutionRow:
         (ReasonCode.TIMER_OVERDUE, True, parked(wake_at=NOW - 60 * MICROS), FLEET),
         (ReasonCode.NO_TIMER, True, parked(wake_at=NOW - 60 * MICROS), [WORKER, DISPATCHER]),
         (ReasonCode.QUEUE_NO_CONSUMERS, True, parked(wake_at=NOW - 60 * MICROS), [TIMER]),
+        (ReasonCode.IN_DOUBT, True, parked(in_doubt=("charge",)), FLEET),
+        (ReasonCode.IN_DOUBT, True, parked(in_doubt=("charge",), gates=("Approval",)), []),
+        (ReasonCode.CODE_MISMATCH, True, row(owner=None, trouble="another step"), FLEET),
+        (ReasonCode.CODE_MISMATCH, True, parked(trouble="another step", gates=("A",)), FLEET),
+        (ReasonCode.RUNNING, False, row(trouble="another step"), FLEET),
         (ReasonCode.COMPLETED, False, row(status=Status.COMPLETED, owner=None), FLEET),
         (ReasonCode.CANCELLED, False, row(status=Status.CANCELLED, owner=None), []),
     ],
@@ -141,6 +146,110 @@ def test_an_answer_counts_only_for_a_gate_that_is_open() -> None:
     alone = explain(execution, [], FLOWS, NOW, mail=[due], embedded=True)
     assert alone.code is ReasonCode.QUEUE_NO_CONSUMERS
     assert alone.next == "loom dev FILE"
+
+
+def answer_to(gate: str, wait_id: str | None = None) -> InboxItem:
+    return InboxItem(
+        tenant="default",
+        execution_id="e 1",
+        item_id=gate,
+        kind=InboxKind.ANSWER,
+        gate=gate,
+        wait_id=wait_id,
+    )
+
+
+def test_an_answer_that_is_kept_is_told() -> None:
+    """K7: whoever answered too early, or too late, learns where it went."""
+    wait = Wait("#1", WaitKind.GATE, "Approval")
+    state = ExecutionState(parked_on=(wait,), answers={"#0": Answer(b"x")})
+    execution = parked(gates=("Approval",), inbox=1)
+
+    def told(*mail: InboxItem) -> str:
+        return explain(execution, FLEET, FLOWS, NOW, state=state, mail=mail).sentence
+
+    assert "kept" not in told()
+    assert told(answer_to("Later")).endswith(
+        "An answer for gate 'Later' is kept for when it opens."
+    )
+    assert told(answer_to("Later"), answer_to("Last")).endswith(
+        "2 answers for gates 'Later' and 'Last' are kept for when they open."
+    )
+    assert told(answer_to("Approval", "#0")).endswith(
+        "An answer for gate 'Approval' came after that wait had ended, and nobody will take it."
+    )
+    busy = explain(row(inbox=1), FLEET, FLOWS, NOW, mail=[answer_to("Later")])
+    assert busy.code is ReasonCode.RUNNING
+    assert "is kept" in busy.sentence
+    addressed = explain(
+        execution, FLEET, FLOWS, NOW, state=state, mail=[answer_to("Approval", "#1")]
+    )
+    assert addressed.code is ReasonCode.ANSWER_UNTAKEN
+
+
+def verdict_on(step: str) -> InboxItem:
+    return InboxItem(
+        tenant="default", execution_id="e 1", item_id=step, kind=InboxKind.VERDICT, gate=step
+    )
+
+
+def test_a_step_in_doubt_is_named_with_the_command() -> None:
+    """K6: the command cannot be taken over without a thought, for it lacks the value."""
+    execution = parked(in_doubt=("charge",))
+    reason = explain(execution, FLEET, FLOWS, NOW)
+    assert reason.sentence.startswith("Step 'charge' began and nobody knows how it ended; ")
+    assert "since 1 m" in reason.sentence
+    assert reason.since == execution.updated_at
+    assert shlex.split(reason.next) == [
+        *("loom", "verdict", "e 1", "charge", "completed"),
+        *("--value", "JSON"),
+    ]
+    given = explain(execution, FLEET, FLOWS, NOW, mail=[verdict_on("charge")])
+    assert given.code is ReasonCode.ANSWER_UNTAKEN
+    assert given.sentence.startswith("A verdict arrived")
+    other = explain(execution, FLEET, FLOWS, NOW, mail=[verdict_on("ship")])
+    assert other.code is ReasonCode.IN_DOUBT
+
+
+def test_namesakes_in_doubt_are_told_apart_by_their_places() -> None:
+    """K6."""
+    waits = tuple(Wait(f"~{n}#0?1", WaitKind.VERDICT, "charge") for n in (0, 1))
+    execution = parked(in_doubt=("charge", "charge"))
+    state = ExecutionState(parked_on=waits)
+    reason = explain(execution, FLEET, FLOWS, NOW, state=state)
+    assert shlex.split(reason.next)[3] == "~0#0"
+    by_place = explain(execution, FLEET, FLOWS, NOW, state=state, mail=[verdict_on("~1#0")])
+    assert by_place.code is ReasonCode.ANSWER_UNTAKEN
+
+
+def test_a_name_that_begins_with_a_dash_is_no_option() -> None:
+    reason = explain(parked(in_doubt=("-x",)), FLEET, FLOWS, NOW)
+    words = shlex.split(reason.next)
+    assert words[words.index("--") + 1 :] == ["e 1", "-x", "completed"]
+    assert words[: words.index("--")] == ["loom", "verdict", "--value", "JSON"]
+
+
+def test_code_that_does_not_fit_tells_what_the_log_holds() -> None:
+    """K3: the worker's own words, and what to deploy."""
+    reason = explain(
+        parked(trouble="version '7' asks for 'ship' where the log holds 'pick'"), FLEET, FLOWS, NOW
+    )
+    assert reason.sentence == "version '7' asks for 'ship' where the log holds 'pick'."
+    assert reason.next == "loom replay FILE --flow fulfil --live"
+
+
+def test_a_cancel_under_way_is_told() -> None:
+    """K13: by its event while cleanup runs, by its item before."""
+    state = ExecutionState(cancelling="customer called")
+    assert explain(row(), FLEET, FLOWS, NOW, state=state).sentence.endswith(
+        "It is being cancelled: customer called."
+    )
+    cancel = InboxItem(
+        tenant="default", execution_id="e 1", item_id="cancel", kind=InboxKind.CANCEL
+    )
+    assert explain(row(), FLEET, FLOWS, NOW, mail=[cancel]).sentence.endswith(
+        "A cancel arrived and was not taken yet."
+    )
 
 
 def test_steps_are_named_where_the_log_is_at_hand() -> None:
