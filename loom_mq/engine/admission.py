@@ -9,7 +9,7 @@ import msgspec
 
 from loom_mq.clock import Clock
 from loom_mq.codec import values, wire
-from loom_mq.engine.succession import digest_of
+from loom_mq.engine.succession import INPUT_BYTES, digest_of
 from loom_mq.errors import InputError, PayloadTooLargeError, UnknownFlowError
 from loom_mq.ids import MAX_QUEUE_BYTES, check_id
 from loom_mq.journal.protocol import Admission, Journal
@@ -138,8 +138,13 @@ class Admitter:
             raise PayloadTooLargeError(
                 f"input of execution {item.id!r}", len(data), self._payload_limit
             )
+        digest = digest_of(record.flow, data, item.policy, correlation)
         started = ExecutionStarted(
-            flow=record.flow, version=record.version, input=data, labels=item.labels
+            flow=record.flow,
+            version=record.version,
+            input=data,
+            labels=item.labels,
+            run=digest[INPUT_BYTES:].hex(),
         )
         waiter = Waiter(reply_to, correlation) if reply_to and item.notify.of_result else None
         return Admission(
@@ -148,7 +153,7 @@ class Admitter:
             version=record.version,
             queue=item.queue or record.queue,
             start=_encode(started),
-            input_digest=digest_of(record.flow, data, item.policy, correlation),
+            input_digest=digest,
             labels=item.labels,
             waiter=waiter,
             resend_after=self._resend_after,

@@ -139,7 +139,7 @@ class Effects:
             key.execution_id,
             step.name,
             frame.attempts,
-            f"{key.tenant}/{key.execution_id}/{call.place}",
+            "/".join(filter(None, (*key, desk.log.state.run, call.place))),
         )
         desk.in_flight += 1
         began = desk.around.clock.monotonic()

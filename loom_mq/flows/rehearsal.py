@@ -51,7 +51,11 @@ class Rehearsal(msgspec.Struct, frozen=True):
 
 
 async def rehearse(
-    flow: AnyFlow, events: Sequence[Envelope], snapshot: Snapshot | None = None
+    flow: AnyFlow,
+    events: Sequence[Envelope],
+    snapshot: Snapshot | None = None,
+    *,
+    execution_id: str = "of this history",
 ) -> Rehearsal:
     """Run a flow's code over a history without running a step, and compare.
 
@@ -62,12 +66,13 @@ async def rehearse(
         flow: the code.
         events: the history from its beginning, or what follows `snapshot`.
         snapshot: where the history begins when its first events are gone (J8).
+        execution_id: whose history it is, for what is said about it.
     """
     install_flow_rules()
     state = fold(events, None if snapshot is None else decode_snapshot(snapshot))
     if state.started_at is None:
         return Rehearsal("the history does not begin with its EXECUTION_STARTED", len(events), "")
-    code = _Code(flow, state)
+    code = _Code(flow, state, execution_id)
     try:
         await code.run()
         problem = code.problem()
@@ -81,11 +86,11 @@ async def rehearse(
 class _Code:
     """One run of a flow's code that begins nothing."""
 
-    def __init__(self, flow: AnyFlow, state: ExecutionState) -> None:
+    def __init__(self, flow: AnyFlow, state: ExecutionState, execution_id: str) -> None:
         self._flow = flow
         self._state = state
         log = ExecutionLog(
-            ExecutionKey(DEFAULT_TENANT, "rehearsal"),
+            ExecutionKey(DEFAULT_TENANT, execution_id),
             state,
             0,
             _NoWriter(),

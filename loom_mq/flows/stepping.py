@@ -16,6 +16,15 @@ from loom_mq.flows.scope import outside_flow
 from loom_mq.flows.step import Step
 
 
+class _Flag:
+    """Raised once; read from any thread."""
+
+    __slots__ = ("up",)
+
+    def __init__(self) -> None:
+        self.up = False
+
+
 class StepInfo(msgspec.Struct, frozen=True):
     """What a step can read about its own run.
 
@@ -32,6 +41,15 @@ class StepInfo(msgspec.Struct, frozen=True):
     name: str
     attempt: int
     idempotency_key: str
+    _interrupted: _Flag = msgspec.field(default_factory=_Flag)
+
+    @property
+    def cancelled(self) -> bool:
+        """Whether nobody waits for this attempt any more: the execution is being cancelled,
+        or the attempt took too long. A plain ``def``, which cannot be interrupted, should
+        look from time to time and return; an ``async def`` gets a `CancelledError`.
+        """
+        return self._interrupted.up
 
 
 _ordered = msgspec.msgpack.Encoder(order="deterministic").encode
@@ -100,6 +118,9 @@ async def call_step(
                     f"{step.timeout:g} s",
                     execution_id=info.execution_id,
                 ) from error
+    except (asyncio.CancelledError, StepTimeoutError):
+        info._interrupted.up = True
+        raise
     finally:
         _current.reset(current)
 

@@ -102,7 +102,12 @@ class Wait(msgspec.Struct, frozen=True, array_like=True):
 
 
 class ExecutionStarted(msgspec.Struct, frozen=True, array_like=True):
-    """Sequence 0 of every log."""
+    """Sequence 0 of every log.
+
+    Attributes:
+        run: tells executions apart that have been started under the same id; empty for
+            one whose start would have found an earlier one (K16).
+    """
 
     flow: str
     version: str
@@ -110,6 +115,7 @@ class ExecutionStarted(msgspec.Struct, frozen=True, array_like=True):
     features: tuple[str, ...] = ()
     parent: str | None = None
     labels: dict[str, str] = {}
+    run: str = ""
 
 
 class ExecutionRecovered(msgspec.Struct, frozen=True, array_like=True):

@@ -63,7 +63,8 @@ class ExecutionRow(msgspec.Struct, frozen=True, kw_only=True):
         inbox: messages waiting in the inbox.
         trouble: why the last attempt could do nothing with it, None once anything is
             appended (K3).
-        input_digest: digest of flow and input, to tell a repeated start from a conflict.
+        input_digest: digest of flow and input, to tell a repeated start from a conflict,
+            and of the start itself where that matters (K16).
     """
 
     tenant: str

@@ -96,7 +96,17 @@ def test_a_member_that_is_new_must_be_thought_about() -> None:
     """J8: the fold's members are data or structure; one in neither list fails here."""
     data = {"input", "labels", "frames", "decisions", "answers", "cancelling", "result"}
     data |= {"failure", "reason"}
-    structure = {"status", "last_seq", "flow", "version", "features", "parent", "ops", "waits"}
+    structure = {
+        "status",
+        "last_seq",
+        "flow",
+        "version",
+        "features",
+        "parent",
+        "run",
+        "ops",
+        "waits",
+    }
     structure |= {
         "parked_on",
         "newest_place",

@@ -15,7 +15,6 @@ from loom_mq.model.execution import ExecutionKey
 from loom_mq.model.snapshots import Snapshot
 
 _SNAPSHOTS: Final = load_statements("sqlite", "snapshots")
-_INBOX: Final = load_statements("sqlite", "inbox")
 _TIMERS: Final = load_statements("sqlite", "timers")
 _NOTHING: Final = -2
 """Less far than any snapshot reaches."""
@@ -96,12 +95,13 @@ def delete(db: Connection, _now: int, keys: Sequence[ExecutionKey]) -> list[Loom
 
 
 def _delete(db: Connection, key: ExecutionKey) -> LoomError | None:
+    # the end has emptied its inbox
     refusal = verdicts.judge_delete(rows.get(db, key), key)
     if refusal is None:
         rows.delete(db, key)
         events.clear(db, key)
-        for statement in (_SNAPSHOTS["clear"], _INBOX["clear"], _TIMERS["clear"]):
-            db.execute(statement, key)
+        db.execute(_SNAPSHOTS["clear"], key)
+        db.execute(_TIMERS["clear"], key)
     return refusal
 
 
