@@ -11,30 +11,49 @@ A place reads `<scope>#<n>`: `#0` is the first durable call of the flow itself,
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 
 class Scope:
     """One strand of a flow: hands out places and names of child scopes in call order."""
 
-    __slots__ = ("_calls", "_tasks", "path")
+    __slots__ = ("calls", "path", "tasks")
 
     def __init__(self, path: str = "") -> None:
         self.path = path
-        self._calls = 0
-        self._tasks = 0
+        self.calls = 0
+        self.tasks = 0
 
     def place(self) -> str:
         """The next place in this scope."""
-        place = f"{self.path}#{self._calls}"
-        self._calls += 1
+        place = f"{self.path}#{self.calls}"
+        self.calls += 1
         return place
 
     def task_path(self) -> str:
         """The path of the next task made in this scope."""
-        path = f"{self.path}~{self._tasks}"
-        self._tasks += 1
+        path = f"{self.path}~{self.tasks}"
+        self.tasks += 1
         return path
 
+    def marker(self, name: str) -> str:
+        """A place for a mark that stands before the next place and takes none itself, so
+        that code with the mark and code without it count alike.
+        """
+        return f"{self.path}#{self.calls}?{name}"
 
-def strand_of(place: str) -> str:
-    """The path of the scope that a place belongs to."""
-    return place.rpartition("#")[0]
+    def went_on_in(self, places: Iterable[str]) -> bool:
+        """Whether any of these places comes after the present point of this scope: the
+        next calls themselves, or something in a task made from here on.
+        """
+        own, inner = f"{self.path}#", f"{self.path}~"
+        for place in places:
+            if place.startswith(own):
+                number = place[len(own) :].partition("?")
+                if not number[1] and int(number[0]) >= self.calls:
+                    return True
+            elif place.startswith(inner):
+                task = place[len(inner) :].replace("~", "#").partition("#")[0]
+                if int(task) >= self.tasks:
+                    return True
+        return False

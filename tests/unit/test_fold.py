@@ -25,6 +25,7 @@ STEP_EVENTS: tuple[msgspec.Struct, ...] = (
     ev.StepFailed("#0", FAILURE),
     ev.StepCancelled("#0"),
     ev.StepRetrying("#0", FAILURE, 1, 99),
+    ev.StepTold("#0", 1),
 )
 
 
@@ -141,3 +142,59 @@ def test_folding_in_pages_is_folding_at_once(payloads: list[msgspec.Struct]) -> 
     whole = log(*payloads)
     for cut in range(len(whole) + 1):
         assert fold(whole[cut:], fold(whole[:cut], ExecutionState())) == fold(whole)
+
+
+def test_k8_a_failure_outside_a_park_leaves_no_mark() -> None:
+    """K8: the mark is of a park; before one and after one there is none."""
+    state = fold(log(STARTED, ev.StepStarted("#0", "s", 1), ev.StepFailed("#0", FAILURE)))
+    assert not state.failed_while_parked
+    state = fold(log(STARTED, PARKED, ev.ExecutionResumed(), ev.StepFailed("#0", FAILURE)))
+    assert not state.failed_while_parked
+
+
+def test_k8_a_resume_of_what_is_not_parked_is_of_the_status_only() -> None:
+    """K8: it ends no wait, and does not move an execution that has ended."""
+    woken = ev.ExecutionResumed(("#1", "#2"))
+    running = fold(log(STARTED, PARKED, ev.ExecutionResumed(("#2",)), woken))
+    assert (running.status, set(running.answers)) == (Status.RUNNING, {"#2"})
+    for end in (ev.ExecutionCompleted(b""), ev.ExecutionCancelled("why")):
+        ended = fold(log(STARTED, PARKED, end, woken))
+        assert ended.status.terminal
+        assert ended.answers == {}
+
+
+def test_k7_the_first_end_of_a_wait_counts() -> None:
+    """K7: a second answer, and one that comes after the time, change nothing."""
+    first, second = (ev.AnswerTaken("#1", "Approval", value, "a") for value in (b"1", b"2"))
+    assert fold(log(STARTED, first, second)).answers == {"#1": Answer(b"1")}
+    timed_out = fold(log(STARTED, PARKED, ev.ExecutionResumed(("#1",)), first))
+    assert timed_out.answers == {"#1": Answer(None)}
+    in_time = fold(log(STARTED, PARKED, first, ev.ExecutionResumed(("#1",))))
+    assert in_time.answers == {"#1": Answer(b"1")}
+
+
+@pytest.mark.parametrize(
+    ("then", "served"),
+    [
+        ((), False),
+        ((ev.ExecutionRecovered("w", 2),), False),
+        ((ev.StepRetrying("#9", FAILURE, 1, 9),), False),
+        ((ev.DecisionRecorded("#1", "d", b""),), True),
+        ((ev.StepStarted("#1", "s", 1),), True),
+        ((ev.CustomEmitted("#1", "t", b""),), True),
+        ((PARKED,), True),
+        ((ev.StepCompleted("#8", b"", 2),), True),
+        ((ev.StepCompleted("#8", b"", 1),), False),
+        ((ev.StepCompleted("#8", b"", ev.UNTOLD),), False),
+        ((ev.ExecutionCompleted(b""),), True),
+    ],
+)
+def test_k2_a_failure_is_served_once_the_flow_went_past_it(
+    then: tuple[msgspec.Struct, ...], served: bool
+) -> None:
+    """K2, K3: it did when it called, was told or parked since; else its step runs again."""
+    begun = (STARTED, ev.StepStarted("#8", "t", 1), ev.StepStarted("#0", "s", 1))
+    plain = fold(log(*begun, ev.StepFailed("#0", FAILURE, 1), *then))
+    assert plain.serves("#0") is served
+    typed = msgspec.structs.replace(FAILURE, channel="declined", payload=b"")
+    assert fold(log(*begun, ev.StepFailed("#0", typed, 1), *then)).serves("#0"), "K5: always"

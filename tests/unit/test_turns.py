@@ -178,16 +178,17 @@ async def nap_instead(ctx: loom.Context) -> list[str]:
 @pytest.mark.parametrize(
     ("changed", "difference"),
     [
-        (other_step, r"at place #1 the log holds a step 'step_one', and the code asks for a step "
-         r"'step_two' \(.*test_turns\.py, line \d+\)"),
+        (
+            other_step,
+            r"at place #1 the log holds a step 'step_one', and the code asks for a step "
+            r"'step_two' \(.*test_turns\.py, line \d+\)",
+        ),
         (shorter, "place #1"),
         (longer, "goes on to #2"),
         (nap_instead, "asks for a sleep"),
     ],
 )
-async def test_k3_a_rehearsal_tells_the_difference(
-    changed: type_of_flow, difference: str
-) -> None:
+async def test_k3_a_rehearsal_tells_the_difference(changed: type_of_flow, difference: str) -> None:
     """C11, C19: another step, fewer, more, another kind of call."""
     async with House([before]) as house:
         await (await house.client.start(before, id="x")).result(timeout=10)
