@@ -36,6 +36,8 @@ demo: $(VENV)/.run ## Run the order example, kills included
 	$(BIN)/python -m examples.orders.demo
 
 bench: $(VENV)/.bench servers ## Measure loom-mq beside its peers
+	$(BIN)/python -m benchmarks.kernel
+	$(BIN)/python -m benchmarks.replay
 	$(BIN)/python -m benchmarks.run $(ARGS)
 
 clean: ## Remove what make and the tools made
