@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import Sequence
 
@@ -37,6 +38,7 @@ class KnownFlows:
         self._clock = clock
         self._refresh_after = refresh_after
         self._asked_at = float("-inf")
+        self._looking = asyncio.Lock()
         self._flows: dict[str, dict[str, FlowRecord]] = {}
 
     @property
@@ -51,14 +53,26 @@ class KnownFlows:
 
     async def refresh(self) -> None:
         """Ask the journal, unless it was asked a moment ago."""
-        now = self._clock.monotonic()
-        if now - self._asked_at < self._refresh_after:
-            return
-        self._asked_at = now
+        if self._clock.monotonic() - self._asked_at >= self._refresh_after:
+            await self._ask()
+
+    async def _ask(self) -> None:
+        self._asked_at = self._clock.monotonic()
         flows: dict[str, dict[str, FlowRecord]] = {}
         for record in await self._journal.flows():
             flows.setdefault(record.flow, {})[record.version] = record
         self._flows = flows
+
+    async def _look_again(self) -> None:
+        """Ask the journal anew, as soon as that is allowed: a flow that was registered a
+        moment ago must not be called unknown.
+        """
+        came_at = self._clock.monotonic()
+        async with self._looking:
+            if self._asked_at >= came_at:
+                return  # somebody who waited here has asked since
+            await asyncio.sleep(max(0.0, self._asked_at + self._refresh_after - came_at))
+            await self._ask()
 
     async def find(self, flow: str, version: str) -> FlowRecord:
         """The flow to run; the newest version when `version` is empty.
@@ -68,7 +82,7 @@ class KnownFlows:
         """
         record = self._known(flow, version)
         if record is None:
-            await self.refresh()
+            await self._look_again()
             record = self._known(flow, version)
         if record is None:
             what = f"flow {flow!r}" + (f" version {version!r}" if version else "")
