@@ -9,7 +9,7 @@ BIN := $(VENV)/bin
 # Arguments: make test ARGS="tests/unit -k fold", make bench ARGS=--quick
 ARGS ?=
 
-.PHONY: help setup servers test check format demo bench clean
+.PHONY: help setup servers test check format mutants demo bench clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -31,6 +31,9 @@ check: setup ## Lint, format, types, architecture
 format: setup ## Rewrite the code in house style
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+mutants: setup ## Take each guard away, and watch a test fail
+	$(BIN)/python -m tests.mutants.run $(ARGS)
 
 demo: $(VENV)/.run ## Run the order example, kills included
 	$(BIN)/python -m examples.orders.demo

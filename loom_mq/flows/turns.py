@@ -82,8 +82,8 @@ class Turns:
         self._script.extend(self._state.script())
         self._ahead.update(place for _turn, places in self._script for place in places)
         self._newest = self._state.turn
-        if self._script and self._script[0][1] == [CANCEL_PLACE]:
-            self._watch()  # told first of all: before the flow has run it rests
+        if self._script:
+            self._watch()  # whatever the flow does or does not do first
 
     def close(self) -> None:
         """Tell nothing more."""

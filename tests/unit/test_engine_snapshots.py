@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+from itertools import pairwise
 
 import loom_mq as loom
-from loom_mq.kernel.fold import fold
-from loom_mq.kernel.snapshots import decode_snapshot
+from loom_mq.engine.shots import Shots
+from loom_mq.kernel.fold import ExecutionState, fold
+from loom_mq.kernel.snapshots import decode_snapshot, encode_state
 from loom_mq.model.execution import DEFAULT_TENANT, ExecutionKey
 from loom_mq.model.snapshots import FOLD_VERSION, Snapshot
 from tests.support.house import House, until
@@ -85,8 +87,6 @@ async def test_j7_a_rerun_believes_its_snapshot() -> None:
         state = decode_snapshot(shot)
         assert state is not None
         state.frames["#0"].result = b"\x00" + bytes([100])
-        from loom_mq.kernel.snapshots import encode_state
-
         await house.journal.save_snapshots([(KEY, encode_state(state))])
         await handle.resume("Go", 0)
         assert await handle.result(timeout=10) == sum(range(61)) + 100
@@ -120,7 +120,21 @@ async def test_j7_a_long_run_takes_some_on_its_way() -> None:
         await parked(house, 300)
         await asyncio.sleep(0)
         assert kept[0] >= 19
-        gaps = [after - before for before, after in zip(kept, kept[1:], strict=False)]
+        gaps = [after - before for before, after in pairwise(kept)]
         assert gaps == sorted(gaps)
         assert gaps[-1] * 4 >= kept[-1] * 0.9
         assert len(kept) < 20
+
+
+def test_j7_a_snapshot_waits_for_its_last_event() -> None:
+    """J7: the fold runs ahead of the log; a snapshot must not know more than its log does."""
+    kept: list[Snapshot] = []
+    state = ExecutionState(status=loom.Status.RUNNING, last_seq=30)
+    shots = Shots(state, -1, 20, kept.append)
+    shots.written(25)
+    assert kept == []
+    state.last_seq = 40
+    shots.written(29)
+    assert kept == []
+    shots.written(35)
+    assert [shot.seq for shot in kept] == [30]

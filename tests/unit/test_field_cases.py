@@ -14,7 +14,7 @@ from tests.support.house import House, until
 TENANT: contextvars.ContextVar[str] = contextvars.ContextVar("tenant", default="nobody")
 
 
-# ---- C39: a flow that an old worker does not know --------------------------------------------
+# ---- C39: a flow that an old worker does not know ---------------------------------------
 
 
 @loom.step
@@ -59,7 +59,7 @@ async def test_c39_an_old_worker_drops_nothing_and_does_not_spin() -> None:
         assert [await each.result(timeout=20) for each in handles] == ["g"] * 25
 
 
-# ---- C47: an answer that comes first ------------------------------------------------------------
+# ---- C47: an answer that comes first ----------------------------------------------------
 
 
 @loom.flow
@@ -92,7 +92,7 @@ async def test_c47_an_answer_to_nothing_is_refused() -> None:
         assert await handle.result(timeout=10) == "got"
 
 
-# ---- C74: context variables ------------------------------------------------------------------------
+# ---- C74: context variables -------------------------------------------------------------
 
 
 @loom.step
@@ -153,7 +153,7 @@ async def test_c74_context_variables_do_not_leak() -> None:
     assert TENANT.get() == "worker"
 
 
-# ---- C92: exceptions that mean something to Python ------------------------------------------------
+# ---- C92: exceptions that mean something to Python --------------------------------------
 
 
 @loom.step(retry=loom.NO_RETRY)

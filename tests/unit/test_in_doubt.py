@@ -9,7 +9,12 @@ import pytest
 
 import loom_mq as loom
 from loom_mq.flows.rehearsal import rehearse
+from loom_mq.kernel.fold import fold
+from loom_mq.lifecycle.planting import planted
+from loom_mq.model import events as ev
+from loom_mq.model.failures import Failure
 from tests.support.house import House, until
+from tests.unit.lifecycle_kit import execution, log_of, stored
 
 calls: list[str] = []
 
@@ -185,3 +190,20 @@ async def test_k6_a_failure_that_was_seen_is_no_doubt(house: House) -> None:
     await handle.resume("Gate", True)
     assert await handle.result(timeout=5) == "declined: no funds"
     assert calls == ["bounce"]
+
+
+async def test_k6_a_failure_that_nobody_went_past_is_no_doubt_either(house: House) -> None:
+    """K6: its worker died right after the failure; the effect is not called again."""
+    failed = Failure("ValueError", "builtins", "no funds")
+    log = log_of(
+        ev.ExecutionStarted("declined", "1", stored(None)),
+        ev.StepStarted("#0", "bounce", 1, 0, True),
+        ev.StepFailed("#0", failed, 1),
+    )
+    now = await house.journal.now()
+    planting = planted(execution("d", log).row, fold(log), now, events=tuple(log))
+    assert await house.journal.plant([planting]) == [None]
+    handle = house.client.handle("d", declined)
+    await handle.resume("Gate", True)
+    assert await handle.result(timeout=5) == "declined: no funds"
+    assert calls == []

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-
 import pytest
 
 import loom_mq as loom
+from loom_mq.clock import JournalClock
 from loom_mq.flows.rehearsal import rehearse
 from loom_mq.journal.memory import MemoryJournal
 from tests.support.house import House, until
@@ -55,11 +54,9 @@ async def broken(ctx: loom.Context) -> str:
 
 
 @pytest.fixture
-async def journal() -> AsyncIterator[MemoryJournal]:
+async def journal() -> MemoryJournal:
     calls.clear()
-    from loom_mq.clock import JournalClock
-
-    yield MemoryJournal(JournalClock())
+    return MemoryJournal(JournalClock())
 
 
 async def started(house: House, flow: loom.Flow[None, str], execution_id: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 
 import msgspec
 import pytest
@@ -196,8 +197,6 @@ async def test_k3_a_rehearsal_tells_the_difference(changed: type_of_flow, differ
     assert (await rehearse(before, events)).ok
     outcome = await rehearse(changed, events)
     assert not outcome.ok
-    import re
-
     assert re.search(difference, outcome.problem), outcome.problem
 
 
@@ -205,3 +204,37 @@ async def test_a_status_of_a_prefix() -> None:
     """The corpus runs to its end."""
     _seen, events = await first_run(timing_flows.by_wait, 5)
     assert fold(events).status is Status.COMPLETED
+
+
+@loom.flow
+async def in_sets(ctx: loom.Context) -> list[str]:
+    """What a flow sees that goes through a set of tasks."""
+    tasks = {asyncio.create_task(ctx.run(step_one), name=f"{n}") for n in range(40)}
+    _done, pending = await asyncio.wait(tasks)
+    assert not pending
+    return [task.get_name() for task in tasks]
+
+
+async def test_k3_tasks_are_in_the_same_order_in_every_set() -> None:
+    """K3: `asyncio.wait` hands out sets; their order is no matter of addresses."""
+    async with House([in_sets]) as house:
+        ballast = [object() for _ in range(1000)]
+        first = await house.client.execute(in_sets, timeout=10)
+        del ballast[::3]
+        assert await house.client.execute(in_sets, timeout=10) == first
+
+
+async def test_k3_a_place_that_the_code_does_not_come_to_is_a_mismatch() -> None:
+    """K3: the code waits for something else than its log says; it is told, not hung."""
+
+    @loom.flow(name="changing")
+    async def elsewhere(ctx: loom.Context) -> list[str]:
+        await asyncio.get_running_loop().create_future()
+        return [await ctx.run(step_one)]
+
+    async with House([before]) as house:
+        await (await house.client.start(before, id="x")).result(timeout=10)
+        events = await house.log("x")
+    outcome = await rehearse(elsewhere, events)
+    assert "#0" in outcome.problem
+    assert "does not come there" in outcome.problem
