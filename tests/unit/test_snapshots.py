@@ -31,6 +31,7 @@ def full_state() -> ExecutionState:
         features=("a", "b"),
         parent="x/y:z",
         labels={"": "ö"},
+        run="ab12",
         ops={"#0": (OpKind.STEP, "s"), "~0#1": (OpKind.EMIT, "")},
         frames={
             "#0": Frame("s", FrameStatus.IN_DOUBT, 2, 1, b"", PLAIN, 9, 7, 2**32 - 1, True),
