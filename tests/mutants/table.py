@@ -7,6 +7,7 @@ from typing import Final
 from tests.mutants.guard import Guard
 
 FOLD: Final = "loom_mq/kernel/fold.py"
+STATE: Final = "loom_mq/kernel/state.py"
 SHOTS: Final = "loom_mq/kernel/snapshots.py"
 PROPERTIES: Final = "tests/unit/test_fold_properties.py"
 CAUGHT: Final = "tests/unit/test_caught_failures.py"
@@ -84,25 +85,25 @@ GUARDS: Final[tuple[Guard, ...]] = (
     ),
     # ---- what a re-run is served (K2, K5, K6) ---------------------------------------------
     Guard(
-        "serve-typed", "K5", "a typed failure is found out anew", FOLD,
+        "serve-typed", "K5", "a typed failure is found out anew", STATE,
         "            known = frame.once or (frame.failure is not None and frame.failure.channel)\n",
         "            known = frame.once\n",
         (f"{CAUGHT}::test_0105_a_typed_failure_is_served_and_its_step_is_not_called",),
     ),
     Guard(
-        "serve-untyped", "K2", "an untyped failure that nobody went past is served", FOLD,
+        "serve-untyped", "K2", "an untyped failure that nobody went past is served", STATE,
         "            return bool(known) or self.went_past(frame)\n", "            return True\n",
         (f"{CAUGHT}::test_0105_a_caught_failure_is_recovered_and_its_step_runs_again",),
     ),
     Guard(
-        "serve-went-past", "K3", "a failure that the flow went past is found out anew", FOLD,
+        "serve-went-past", "K3", "a failure that the flow went past is found out anew", STATE,
         "            return bool(known) or self.went_past(frame)\n",
         "            return bool(known)\n",
         ("tests/unit/test_engine.py::test_c18_a_failure_that_the_flow_went_past_is_met_again",),
     ),
     Guard(
         "serve-once", "K6", "a failure of an effect that must not run twice is found out anew",
-        FOLD,
+        STATE,
         "            known = frame.once or (frame.failure is not None and frame.failure.channel)\n",
         "            known = frame.failure is not None and frame.failure.channel\n",
         (f"{DOUBT}::test_k6_a_failure_that_nobody_went_past_is_no_doubt_either",),
