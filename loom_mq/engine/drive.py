@@ -17,6 +17,7 @@ from loom_mq.engine.shots import Shots
 from loom_mq.errors import FlowError, LoomError, ResumeRefusedError
 from loom_mq.flows.activation import Activation
 from loom_mq.flows.context import Context
+from loom_mq.flows.desk import Desk
 from loom_mq.flows.mail import Mail
 from loom_mq.flows.registry import AnyFlow
 from loom_mq.flows.surroundings import Surroundings
@@ -144,12 +145,14 @@ class Drive:
             on_written=self._shots.written,
         )
         self._activation = Activation(
-            self._log,
-            home.around,
-            self._mail,
-            changed=self._changed.set,
-            taken=self._on_taken,
-            refuse=self._on_refused_item,
+            Desk(
+                self._log,
+                home.around,
+                self._mail,
+                changed=self._changed.set,
+                taken=self._on_taken,
+                refuse=self._on_refused_item,
+            )
         )
         self._mail.add(mail)
 

@@ -14,13 +14,11 @@ from contextvars import copy_context
 from typing import Any, TypeVar
 
 from loom_mq.codec.values import ValueCodec, codec_for
-from loom_mq.errors import FlowCodeMismatchError, LoomError
+from loom_mq.errors import FlowCodeMismatchError
 from loom_mq.flows.desk import Desk
 from loom_mq.flows.effects import Effects
-from loom_mq.flows.mail import Mail
 from loom_mq.flows.scope import current_strand
 from loom_mq.flows.step import Step
-from loom_mq.flows.surroundings import Surroundings
 from loom_mq.flows.waits import Waits
 from loom_mq.ids import Ids
 from loom_mq.journal.log import ExecutionLog
@@ -35,39 +33,26 @@ class Activation:
     """See the module's docstring.
 
     Args:
-        log: the writing end of the log, with the folded state.
-        around: what the process provides.
-        mail: inbox items in hand.
-        changed: called whenever the engine should look again.
-        taken: called when an inbox item that was taken is durable.
-        refuse: called with an inbox item that cannot be taken, and why.
-        live: whether anything new may begin; False to see how far the log leads.
+        desk: what the run's calls share.
 
     Attributes:
         result: what the flow returned.
         error: what it raised.
+        waits: what it waits for.
     """
 
-    def __init__(
-        self,
-        log: ExecutionLog,
-        around: Surroundings,
-        mail: Mail,
-        *,
-        changed: Callable[[], None],
-        taken: Callable[[InboxItem], None],
-        refuse: Callable[[InboxItem, LoomError], None],
-        live: bool = True,
-    ) -> None:
-        self.log = log
+    def __init__(self, desk: Desk) -> None:
         self.result: object = None
         self.error: BaseException | None = None
-        self._around = around
-        self._changed = changed
+        self.waits = Waits(desk)
+        self._desk = desk
+        self._effects = Effects(desk, self.waits)
         self._cancel_asked = False
-        self._desk = Desk(log, around, mail, changed=changed, taken=taken, refuse=refuse, live=live)
-        self.waits = Waits(self._desk)
-        self._effects = Effects(self._desk, self.waits)
+
+    @property
+    def log(self) -> ExecutionLog:
+        """The log, with the folded state."""
+        return self._desk.log
 
     # ---- life -----------------------------------------------------------------
 
@@ -78,7 +63,7 @@ class Activation:
         context = copy_context()
         context.run(current_strand.set, desk.root)
         main = asyncio.Task(self._body(body), loop=asyncio.get_running_loop(), context=context)
-        main.add_done_callback(lambda _task: self._changed())
+        main.add_done_callback(lambda _task: desk.changed())
         desk.begin(main)
 
     async def _body(self, body: Callable[[], Coroutine[Any, Any, object]]) -> None:
@@ -172,7 +157,7 @@ class Activation:
         desk.limbo.closing = True
         desk.turns.close()
         tasks = {task for task in (desk.main, *desk.tasks) if task is not None and not task.done()}
-        deadline = self._around.clock.monotonic() + grace
+        deadline = self._desk.around.clock.monotonic() + grace
         # a bare except around a context call swallows one cancellation, a loop more
         for _ in range(4):
             if not tasks:
@@ -180,11 +165,11 @@ class Activation:
             for task in tasks:
                 task.cancel()
             _done, tasks = await asyncio.wait(
-                tasks, timeout=max(0.0, min(0.05, deadline - self._around.clock.monotonic()))
+                tasks, timeout=max(0.0, min(0.05, deadline - self._desk.around.clock.monotonic()))
             )
         if tasks:
             _done, tasks = await asyncio.wait(
-                tasks, timeout=max(0.0, deadline - self._around.clock.monotonic())
+                tasks, timeout=max(0.0, deadline - self._desk.around.clock.monotonic())
             )
         return not tasks
 
@@ -209,7 +194,7 @@ class Activation:
             return codec.decode(recorded)
         await self._may_begin(place)
         data, value = codec.roundtrip(
-            make(), what=f"decision {name}", limit=self._around.payload_limit
+            make(), what=f"decision {name}", limit=self._desk.around.payload_limit
         )
         self.log.emit(ev.DecisionRecorded(place, name, data))
         return value
@@ -219,7 +204,7 @@ class Activation:
         if place in self.log.state.ops and self.halted is None:
             return
         await self._may_begin(place)
-        data = codec.encode(value, what=f"emit {topic}", limit=self._around.payload_limit)
+        data = codec.encode(value, what=f"emit {topic}", limit=self._desk.around.payload_limit)
         self.log.emit(ev.CustomEmitted(place, topic, data))
 
     async def _may_begin(self, place: str) -> None:
@@ -245,12 +230,12 @@ class Activation:
 
     def now(self) -> int:
         """Journal time in microseconds."""
-        return self._around.clock.now()
+        return self._desk.around.clock.now()
 
     @property
     def ids(self) -> Ids:
         """Where new ids and chance come from."""
-        return self._around.ids
+        return self._desk.around.ids
 
 
 _MARK = codec_for(bool)

@@ -13,6 +13,7 @@ from loom_mq.codec.failures import describe_exception
 from loom_mq.errors import LoomError
 from loom_mq.flows.activation import Activation
 from loom_mq.flows.context import Context
+from loom_mq.flows.desk import Desk
 from loom_mq.flows.mail import Mail
 from loom_mq.flows.registry import AnyFlow
 from loom_mq.flows.scope import install_flow_rules
@@ -107,13 +108,15 @@ class _Code:
             backoff_park=0.0,
         )
         self._activation = Activation(
-            log,
-            around,
-            Mail(),
-            changed=lambda: None,
-            taken=_ignore,
-            refuse=lambda _item, _error: None,
-            live=False,
+            Desk(
+                log,
+                around,
+                Mail(),
+                changed=lambda: None,
+                taken=_ignore,
+                refuse=lambda _item, _error: None,
+                live=False,
+            )
         )
 
     async def run(self) -> None:
