@@ -28,6 +28,9 @@ from loom_mq.model.execution import InboxItem
 
 T = TypeVar("T")
 
+ROUND = 0.01
+"""Seconds in which flow code unwinds by one block, before it is told again to go on."""
+
 
 class Activation:
     """See the module's docstring.
@@ -156,21 +159,17 @@ class Activation:
         desk = self._desk
         desk.limbo.closing = True
         desk.turns.close()
+        clock = desk.around.clock
+        deadline = clock.monotonic() + grace
         tasks = {task for task in (desk.main, *desk.tasks) if task is not None and not task.done()}
-        deadline = self._desk.around.clock.monotonic() + grace
-        # a bare except around a context call swallows one cancellation, a loop more
-        for _ in range(4):
-            if not tasks:
-                return True
-            for task in tasks:
+        again = tasks
+        while tasks and (left := deadline - clock.monotonic()) > 0:
+            for task in again:
                 task.cancel()
-            _done, tasks = await asyncio.wait(
-                tasks, timeout=max(0.0, min(0.05, deadline - self._desk.around.clock.monotonic()))
-            )
-        if tasks:
-            _done, tasks = await asyncio.wait(
-                tasks, timeout=max(0.0, deadline - self._desk.around.clock.monotonic())
-            )
+            _done, tasks = await asyncio.wait(tasks, timeout=min(ROUND, left))
+            # flow code that cleans up without a shield swallows one cancellation for each
+            # block; an effect that cleans up is told once, and left to it
+            again = {task for task in tasks if not desk.is_working(task)}
         return not tasks
 
     # ---- what the context asks for --------------------------------------------------
@@ -190,29 +189,42 @@ class Activation:
     ) -> object:
         """Serve a recorded choice, or make and record it (K2)."""
         recorded = self.log.state.decisions.get(place)
-        if recorded is not None and self.halted is None:
+        turn = await self._asked(place, known=recorded is not None)
+        if recorded is not None:
             return codec.decode(recorded)
-        await self._may_begin(place)
         data, value = codec.roundtrip(
             make(), what=f"decision {name}", limit=self._desk.around.payload_limit
         )
-        self.log.emit(ev.DecisionRecorded(place, name, data))
+        self.log.emit(ev.DecisionRecorded(place, name, data, turn))
         return value
 
     async def emit(self, place: str, topic: str, codec: ValueCodec, value: object) -> None:
         """Record something for the flow's subscribers, once."""
-        if place in self.log.state.ops and self.halted is None:
-            return
-        await self._may_begin(place)
-        data = codec.encode(value, what=f"emit {topic}", limit=self._desk.around.payload_limit)
-        self.log.emit(ev.CustomEmitted(place, topic, data))
+        known = place in self.log.state.ops
+        turn = await self._asked(place, known=known)
+        if not known:
+            data = codec.encode(value, what=f"emit {topic}", limit=self._desk.around.payload_limit)
+            self.log.emit(ev.CustomEmitted(place, topic, data, turn))
 
-    async def _may_begin(self, place: str) -> None:
-        call = self._desk.enter(place)
+    async def _asked(self, place: str, *, known: bool) -> int:
+        """Return when a call that needs nothing from outside may go on.
+
+        Returns:
+            The turn in which the flow goes on, 0 for the present one: the flow sees the
+            difference when it had to wait (K3).
+        """
+        desk = self._desk
+        if known and not desk.turns.is_ahead(place) and not desk.over:
+            return 0
+        call = desk.enter(place)
         try:
-            await self._desk.may_begin(call)
+            if known:
+                await desk.recall(call)
+                return 0
+            waited = await desk.may_begin(call)
+            return await desk.turns.turn() if waited else 0
         finally:
-            self._desk.leave(call)
+            desk.leave(call)
 
     def patched(self, name: str) -> bool:
         """Whether the flow goes the new way here, as it did the first time (K3)."""

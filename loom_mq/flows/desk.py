@@ -31,16 +31,18 @@ class Call:
     Attributes:
         shielded: a cancellation of the execution leaves it alone.
         interrupted: the cancellation of the execution has reached it.
+        working: its effect runs.
         cancellings: how often its task had been cancelled before.
     """
 
-    __slots__ = ("cancellings", "interrupted", "place", "shielded", "task")
+    __slots__ = ("cancellings", "interrupted", "place", "shielded", "task", "working")
 
     def __init__(self, place: str, task: asyncio.Task[Any]) -> None:
         self.place = place
         self.task = task
         self.shielded = shielded.get()
         self.interrupted = False
+        self.working = False
         self.cancellings = task.cancelling()
 
 
@@ -124,6 +126,8 @@ class Desk:
     def _lose(self, task: asyncio.Task[Any]) -> None:
         self.tasks.discard(task)
         self._outside.discard(task)
+        if self.limbo.closing and not task.cancelled():
+            task.exception()  # nobody is there to ask for it, and nothing is amiss
 
     @property
     def alone(self) -> bool:
@@ -158,6 +162,11 @@ class Desk:
         self._outside.add(call.task)
         if call.interrupted:
             call.task.uncancel()  # it was the engine's, and is told by the exception alone
+
+    def is_working(self, task: asyncio.Task[Any]) -> bool:
+        """Whether a step's effect runs in this task."""
+        call = self._calls.get(task)
+        return call is not None and call.working
 
     @property
     def standing_at(self) -> list[str]:
@@ -281,13 +290,17 @@ class Desk:
         if self.over:
             await self.limbo.stay()
 
-    async def may_begin(self, call: Call, *, though_frozen: bool = False) -> None:
+    async def may_begin(self, call: Call, *, though_frozen: bool = False) -> bool:
         """Return when something new may begin (K11, K12, K13).
 
         Args:
             call: on whose behalf.
             though_frozen: also while the flow is about to park.
+
+        Returns:
+            Whether it had to wait for that.
         """
+        waited = False
         while True:
             if self.over:
                 await self.limbo.stay()
@@ -298,9 +311,10 @@ class Desk:
                 if not self.live:
                     await self.limbo.stay()
                 if not self.frozen or though_frozen:
-                    return
+                    return waited
                 gate = asyncio.get_running_loop().create_future()
                 self._frozen_out.append(gate)
+            waited = True
             await gate
 
     async def _interrupt(self) -> NoReturn:

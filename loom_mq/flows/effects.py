@@ -145,9 +145,10 @@ class Effects:
         began = desk.around.clock.monotonic()
         done = Attempted("cancelled")
         try:
-            await desk.log.barrier()  # the write barrier stands before the effect
-            began = desk.around.clock.monotonic()
             try:
+                await desk.log.barrier()  # the write barrier stands before the effect
+                began = desk.around.clock.monotonic()
+                call.working = True
                 raw = await call_step(step, args, kwargs, info, desk.around.threads)
                 data, value = step.result_codec.roundtrip(
                     raw, what=f"step {step.name}", limit=desk.around.payload_limit
@@ -161,8 +162,10 @@ class Effects:
                 done = attempted(desk.around, step, frame, call.place, error)
             else:
                 done = Attempted("completed", ev.StepCompleted(call.place, data), value=value)
+            call.working = False
             return await self._tell(call, step, done)
         finally:
+            call.working = False
             desk.in_flight -= 1
             if desk.frozen:
                 desk.changed()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from contextlib import suppress
 from typing import Any, Final, NoReturn
 
@@ -24,22 +25,24 @@ class Limbo:
 
     def __init__(self) -> None:
         self.closing = False
-        self._returns = 0
+        self._returns: Counter[asyncio.Task[Any]] = Counter()
 
     async def stay(self) -> NoReturn:
         """Never return: what comes next belongs to a later run of the flow.
 
-        A flow that swallows its cancellation is told again in a way that no ``except
-        CancelledError`` catches. If that is swallowed too, its task is left to itself, out
-        of asyncio's sight: the worker's own end would wait for it.
+        A task that swallows its cancellation is told again in a way that no ``except
+        CancelledError`` catches. If that is swallowed too, it is left to itself, out of
+        asyncio's sight: the worker's own end would wait for it.
         """
-        self._returns += self.closing
-        if self._returns > TOLD_SO_OFTEN:
-            asyncio._unregister_task(_this_task())
+        task = _this_task()
+        self._returns[task] += self.closing
+        if self._returns[task] > TOLD_SO_OFTEN:
+            asyncio._unregister_task(task)
+            task._log_destroy_pending = False  # type: ignore[attr-defined]  # asyncio's own switch
             while True:
                 with suppress(asyncio.CancelledError):
                     await asyncio.get_running_loop().create_future()
-        if self._returns > CANCELLED_SO_OFTEN:
+        if self._returns[task] > CANCELLED_SO_OFTEN:
             raise FlowEnded
         while True:
             await asyncio.get_running_loop().create_future()

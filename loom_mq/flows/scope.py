@@ -10,10 +10,12 @@ runs in the loop are left alone.
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from contextvars import Context, ContextVar, copy_context
 from functools import wraps
+from types import FrameType
 from typing import Any, Protocol, TypeVar, cast
 
 from loom_mq.errors import ConfigurationError, UnsupportedInFlowError
@@ -35,15 +37,54 @@ class TaskKeeper(Protocol):
 class Strand(Scope):
     """A scope together with the run of the flow that it belongs to."""
 
-    __slots__ = ("keeper",)
+    __slots__ = ("keeper", "ordered")
 
-    def __init__(self, keeper: TaskKeeper, path: str = "") -> None:
+    def __init__(self, keeper: TaskKeeper, path: str = "", *, ordered: bool = True) -> None:
         super().__init__(path)
         self.keeper = keeper
+        self.ordered = ordered
+
+    def place(self) -> str:
+        """The next place in this scope.
+
+        Raises:
+            UnsupportedInFlowError: which scope this is was left to chance.
+        """
+        self._must_be_ordered()
+        return super().place()
+
+    def task_path(self) -> str:
+        """The path of the next task made in this scope.
+
+        Raises:
+            UnsupportedInFlowError: which scope this is was left to chance.
+        """
+        self._must_be_ordered()
+        return super().task_path()
+
+    def _must_be_ordered(self) -> None:
+        if not self.ordered:
+            raise UnsupportedInFlowError(
+                "asyncio.as_completed goes through coroutines in an order that no re-run repeats, "
+                "so durable calls inside them have no place. Make tasks first: "
+                "asyncio.as_completed([asyncio.ensure_future(each) for each in coroutines])"
+            )
 
 
 current_strand: ContextVar[Strand | None] = ContextVar("loom_strand", default=None)
 """The strand of flow code that is running; None in a step's effect and outside flows."""
+
+
+def _made_by_as_completed() -> bool:
+    """Whether `asyncio.as_completed` makes a task of a coroutine: it puts them into a set
+    first, whose order is that of their addresses.
+    """
+    frame: FrameType | None = sys._getframe(2)
+    while frame is not None and frame.f_globals.get("__name__", "").startswith("asyncio."):
+        if frame.f_code.co_qualname.startswith(("as_completed", "_AsCompletedIterator")):
+            return True
+        frame = frame.f_back
+    return False
 
 
 class FlowTask(asyncio.Task[Any]):
@@ -80,7 +121,8 @@ def task_factory(
     if parent is None:
         return asyncio.Task(coro, loop=loop, context=context, **options)
     own = copy_context() if context is None else context.copy()
-    own.run(current_strand.set, Strand(parent.keeper, parent.task_path()))
+    strand = Strand(parent.keeper, parent.task_path(), ordered=not _made_by_as_completed())
+    own.run(current_strand.set, strand)
     number = parent.keeper.count_task()
     task = FlowTask(coro, number=number, loop=loop, context=own, **options)
     parent.keeper.adopt(task)

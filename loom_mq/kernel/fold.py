@@ -211,10 +211,14 @@ def _step_retrying(state: ExecutionState, event: ev.StepRetrying, _at: int) -> N
 def _decided(state: ExecutionState, event: ev.DecisionRecorded, _at: int) -> None:
     state.take_place(event.op_id, _OP_DECISION, event.name)
     state.decisions[event.op_id] = event.value
+    if event.turn:
+        state.settle(event.op_id, event.turn)
 
 
 def _emitted(state: ExecutionState, event: ev.CustomEmitted, _at: int) -> None:
     state.take_place(event.op_id, _OP_EMIT, event.topic)
+    if event.turn:
+        state.settle(event.op_id, event.turn)
 
 
 def _cancelling(state: ExecutionState, event: ev.CancelRequested, _at: int) -> None:

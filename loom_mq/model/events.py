@@ -243,19 +243,30 @@ class StepRetrying(msgspec.Struct, frozen=True, array_like=True):
 
 
 class DecisionRecorded(msgspec.Struct, frozen=True, array_like=True):
-    """A choice that a re-run must repeat."""
+    """A choice that a re-run must repeat.
+
+    Attributes:
+        turn: see `StepCompleted`, when the flow had to wait for leave to make it; 0 when
+            it was made as it was asked for.
+    """
 
     op_id: str
     name: str
     value: bytes
+    turn: int = 0
 
 
 class CustomEmitted(msgspec.Struct, frozen=True, array_like=True):
-    """Something the flow wanted told to its subscribers."""
+    """Something the flow wanted told to its subscribers.
+
+    Attributes:
+        turn: as of `DecisionRecorded`.
+    """
 
     op_id: str
     topic: str
     value: bytes
+    turn: int = 0
 
 
 class CancelRequested(msgspec.Struct, frozen=True, array_like=True):

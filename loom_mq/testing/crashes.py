@@ -136,7 +136,7 @@ async def crash_everywhere(
             was different then.
         StuckError: the undisturbed run does not end.
     """
-    runner = _Runner(
+    runner = Runner(
         flow,
         value,
         (flow, *(each for each in flows if each is not flow)),
@@ -172,7 +172,7 @@ async def crash_everywhere(
     )
 
 
-class _Runner:
+class Runner:
     """Runs the same flow with the same input again and again."""
 
     def __init__(
