@@ -34,8 +34,8 @@ from loom_mq.lifecycle.archive import (
     restore_archived,
     to_lines,
 )
-from loom_mq.lifecycle.paging import pages
 from loom_mq.model.execution import ExecutionKey, ExecutionRow
+from loom_mq.recovery.iteration import iterate_executions
 
 STDIN: Final = Path("-")
 
@@ -109,7 +109,7 @@ async def _these(keys: Iterable[ExecutionKey]) -> AsyncIterator[ExecutionKey]:
 
 
 async def _all(journal: Journal, query: ListQuery) -> AsyncIterator[ExecutionKey]:
-    async for rows in pages(journal, query):
+    async for rows in iterate_executions(journal, query):
         for row in rows:
             if row.last_seq >= 0:  # what has not begun has nothing to be kept
                 yield row.key

@@ -25,6 +25,7 @@ from loom_mq.cli import (
     looking,
     measuring,
     migrate,
+    recovering,
     replaying,
     stuck,
 )
@@ -135,6 +136,9 @@ for _name, _command in (
     ("why", looking.why),
     ("history", history.history),
     ("stuck", stuck.stuck),
+    ("census", recovering.census),
+    ("recover", recovering.recover),
+    ("reconcile-timers", recovering.reconcile),
     ("introspect", measuring.introspect),
     ("profile", measuring.profile),
     ("audit", measuring.audit),

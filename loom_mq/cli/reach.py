@@ -9,11 +9,12 @@ import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeVar
 
 import msgspec
 
 from loom_mq.broker.amqp import AmqpBroker
+from loom_mq.broker.protocol import Broker
 from loom_mq.cli.screen import Screen
 from loom_mq.cli.text import sqlite_address
 from loom_mq.client.client import Client
@@ -32,6 +33,8 @@ from loom_mq.observe.redaction import redactor
 from loom_mq.runtime.addresses import Address, parse_address, redact
 from loom_mq.runtime.connecting import leave
 from loom_mq.runtime.ports import SCHEMA
+
+OnBroker = TypeVar("OnBroker", Client, AmqpBroker)
 
 DEV_FILE: Final = Path("loom-dev.sqlite")
 """The journal of `loom dev`, unless it is told another."""
@@ -178,17 +181,36 @@ async def open_client(reach: Reach) -> AsyncIterator[Client]:
     Raises:
         LoomError: the broker cannot be used.
     """
-    address = reach.broker_address()
-    broker = AmqpBroker(
-        address.reveal(),
+    async with _entered(Client(_broker(reach), tenant=reach.tenant), reach) as client:
+        yield client
+
+
+@asynccontextmanager
+async def open_broker(reach: Reach) -> AsyncIterator[Broker]:
+    """The broker itself, to send packages.
+
+    Raises:
+        LoomError: the broker cannot be used.
+    """
+    async with _entered(_broker(reach), reach) as broker:
+        yield broker
+
+
+def _broker(reach: Reach) -> AmqpBroker:
+    return AmqpBroker(
+        reach.broker_address().reveal(),
         name="loom",
         publish_timeout=reach.patience,
         connect_timeout=reach.patience,
     )
-    client = Client(broker, tenant=reach.tenant)
+
+
+@asynccontextmanager
+async def _entered(thing: OnBroker, reach: Reach) -> AsyncIterator[OnBroker]:
+    address = reach.broker_address()
     try:
         async with asyncio.timeout(reach.patience):
-            await client.__aenter__()
+            await thing.__aenter__()
     except TimeoutError:
         raise BrokerUnreachableError(
             f"the broker {address} did not answer within {reach.patience:g} s"
@@ -196,6 +218,6 @@ async def open_client(reach: Reach) -> AsyncIterator[Client]:
     except BrokerUnreachableError as error:
         raise BrokerUnreachableError(f"the broker {address}: {error.message}") from error
     try:
-        yield client
+        yield thing
     finally:
-        await leave(client, "broker")
+        await leave(thing, "broker")

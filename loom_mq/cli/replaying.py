@@ -27,9 +27,9 @@ from loom_mq.journal.protocol import Journal, ListQuery
 from loom_mq.kernel.fold import decode_payload
 from loom_mq.kernel.wording import counted
 from loom_mq.lifecycle.archive import ArchivedExecution, fetch, read_archive
-from loom_mq.lifecycle.paging import PAGE, pages
 from loom_mq.model import events as ev
 from loom_mq.model.execution import ExecutionRow
+from loom_mq.recovery.iteration import PAGE, iterate_executions
 
 _NAMED: Final = 3
 _SECONDS: Final = 30.0
@@ -147,7 +147,7 @@ async def _in_journal(
     for flow in flows:
         left = limit
         query = ListQuery(tenant=reach.tenant, flow=flow)
-        async for rows in pages(journal, query, min(limit, PAGE)):
+        async for rows in iterate_executions(journal, query, page=min(limit, PAGE)):
             for row in rows:
                 if row.last_seq < 0 or (live and row.status.terminal):
                     continue

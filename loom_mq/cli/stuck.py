@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
+from contextlib import aclosing
 from typing import Annotated, Final
 
 import typer
-from msgspec.structs import replace
 
 from loom_mq.cli import views
 from loom_mq.cli.exits import Exit
@@ -15,9 +15,11 @@ from loom_mq.cli.options import reach_of
 from loom_mq.cli.reach import Reach, open_journal
 from loom_mq.cli.screen import Cell, Page
 from loom_mq.journal.protocol import Journal, ListQuery
-from loom_mq.kernel.explain import Reason, explain
-from loom_mq.kernel.wording import span
+from loom_mq.kernel.explain import MAX_RECOVERIES, Reason, explain
+from loom_mq.kernel.wording import counted, span
 from loom_mq.model.execution import ExecutionKey, ExecutionRow, FlowRecord, Status, WorkerRecord
+from loom_mq.recovery.census import CensusTaker
+from loom_mq.recovery.iteration import iterate_executions
 
 _PAGE: Final = 500
 _IDS_SHOWN: Final = 3
@@ -39,15 +41,18 @@ async def _stuck(reach: Reach, *, ids: bool, check: bool, limit: int) -> Exit:
     found: list[tuple[ExecutionRow, Reason]] = []
     seen: set[ExecutionKey] = set()
     async with open_journal(reach) as journal:
+        taker = CensusTaker(journal, max_recoveries=MAX_RECOVERIES)
         workers, flows = await journal.workers(), await journal.flows()
         for query in _queries(reach.tenant):
             async for rows in _unended(journal, query, limit):
                 new = [row for row in rows if row.key not in seen and not row.status.terminal]
                 seen.update(row.key for row in new)
                 found += await _reasons(reach, journal, new, workers, flows)
+                await taker.add(new)
         now = await journal.now()
-    _show_stuck(reach, found, now, ids=ids, looked_at=len(seen))
-    return Exit.FOUND if check and found else Exit.DONE
+    forgotten = sum(each.forgotten for each in taker.census().flows.values())
+    _show_stuck(reach, found, now, ids=ids, looked_at=len(seen), forgotten=forgotten)
+    return Exit.FOUND if check and (found or forgotten) else Exit.DONE
 
 
 def _queries(tenant: str) -> list[ListQuery]:
@@ -65,15 +70,13 @@ def _queries(tenant: str) -> list[ListQuery]:
 async def _unended(
     journal: Journal, query: ListQuery, limit: int
 ) -> AsyncIterator[list[ExecutionRow]]:
-    before: tuple[int, str] | None = None
     left = limit
-    while left > 0:
-        rows = await journal.find(replace(query, limit=min(left, _PAGE), before=before))
-        if not rows:
-            return
-        yield rows
-        left -= len(rows)
-        before = (rows[-1].created_at, rows[-1].execution_id)
+    async with aclosing(iterate_executions(journal, query, page=min(limit, _PAGE))) as pages:
+        async for rows in pages:
+            yield rows[:left]
+            left -= len(rows)
+            if left <= 0:
+                return
 
 
 async def _reasons(
@@ -103,6 +106,7 @@ def _show_stuck(
     *,
     ids: bool,
     looked_at: int,
+    forgotten: int,
 ) -> None:
     items = [views.reason_item(row, reason, now) for row, reason in found]
     lines: list[Cell] = []
@@ -116,6 +120,12 @@ def _show_stuck(
     else:
         columns = ("COUNT", "REASON", "QUEUE", "FLOW", "OLDEST", "FOR-EXAMPLE")
         rows, lines = _grouped(reach, found, now)
+    if forgotten:
+        empty = ""
+        lines.append(
+            f"{counted(forgotten, 'execution')} that nobody drives and no package is due for: "
+            "loom census --ids"
+        )
     reach.screen.show(
         Page(kind="stuck", items=items, columns=columns, rows=rows, lines=lines, empty=empty)
     )

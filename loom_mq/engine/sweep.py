@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from typing import Final
 
 import msgspec
 import structlog
@@ -20,9 +21,16 @@ from loom_mq.engine.admission import KnownFlows
 from loom_mq.engine.packages import PackageSender
 from loom_mq.errors import LoomError
 from loom_mq.journal.protocol import Journal, Runnable
+from loom_mq.model.execution import ExecutionKey
 from loom_mq.model.messages import Cause
+from loom_mq.recovery.abandoned import RecoverySummary, recover_abandoned
+from loom_mq.recovery.predicates import HolderGone
+from loom_mq.recovery.sources import LeaseSweep
 
 _log = structlog.get_logger(__name__)
+
+GIVEN_UP_EVERY: Final = 60.0
+"""Seconds between two looks for what was given up: it stays where it is and can wait."""
 
 
 class SweepOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -64,6 +72,9 @@ class Sweeper:
         self._options = options
         self._clock = clock
         self._backlog_swept_at = clock.monotonic()
+        self._abandoned = HolderGone(journal)
+        self._given_up: set[ExecutionKey] = set()
+        self._given_up_told_at = -GIVEN_UP_EVERY
 
     async def run(self) -> None:
         """Sweep until cancelled."""
@@ -84,26 +95,52 @@ class Sweeper:
         return sent
 
     async def abandoned(self) -> int:
-        """Executions of dead or wedged holders."""
-        options = self._options
-        total = 0
-        while True:
-            found = await self._journal.take_abandoned(
-                limit=options.batch,
-                resend_after=options.resend_after,
-                max_recoveries=options.max_recoveries,
-            )
-            for runnable in found:
-                _log.info(
-                    "execution.taken_over",
-                    tenant=runnable.row.tenant,
-                    execution_id=runnable.row.execution_id,
-                    lost_owner=runnable.lost_owner,
-                    fence=runnable.row.fence,
+        """Executions of dead or wedged holders: the recovery pass with the lease as predicate."""
+        telling = self._clock.monotonic() - self._given_up_told_at >= GIVEN_UP_EVERY
+        given_up: set[ExecutionKey] = set()
+
+        def note(key: ExecutionKey, recoveries: int) -> None:
+            given_up.add(key)
+            if key not in self._given_up:
+                _log.error(
+                    "execution.given_up",
+                    tenant=key.tenant,
+                    execution_id=key.execution_id,
+                    recoveries=recoveries,
                 )
-            total += await self._send(found, Cause.RECOVER)
-            if len(found) < options.batch:
-                return total
+
+        summary = await recover_abandoned(
+            self._journal,
+            self._recover,
+            LeaseSweep(batch=self._options.batch, exhausted=telling),
+            self._abandoned,
+            max_recoveries=self._options.max_recoveries,
+            on_exhausted=note,
+            resend_after=self._options.resend_after,
+        )
+        if telling:
+            self._given_up, self._given_up_told_at = given_up, self._clock.monotonic()
+        self._note_failures(summary)
+        return summary.recovered
+
+    async def _recover(self, runnable: Runnable) -> bool:
+        row = runnable.row
+        _log.info(
+            "execution.taken_over",
+            tenant=row.tenant,
+            execution_id=row.execution_id,
+            lost_owner=runnable.lost_owner,
+            fence=row.fence,
+        )
+        return await self._packages.send(row, Cause.RECOVER, runnable.start)
+
+    def _note_failures(self, summary: RecoverySummary) -> None:
+        if summary.failed:
+            _log.warning(
+                "sweep.failed",
+                sweep="abandoned",
+                error=f"{summary.failed} not sent, such as {summary.failures[0].why}",
+            )
 
     async def _unsent(self) -> int:
         """Executions whose package was lost, or was never sent.
@@ -134,7 +171,13 @@ class Sweeper:
         return await self._send(found, Cause.RESEND)
 
     async def _send(self, found: Sequence[Runnable], cause: Cause) -> int:
-        confirmed = await asyncio.gather(
-            *(self._packages.send(each.row, cause, each.start) for each in found)
+        """One that cannot be sent is sent by its next hint, and keeps no other from going."""
+        fates = await asyncio.gather(
+            *(self._packages.send(each.row, cause, each.start) for each in found),
+            return_exceptions=True,
         )
-        return sum(confirmed)
+        faults = [fate for fate in fates if isinstance(fate, Exception)]
+        if faults:
+            why = f"{len(faults)} not sent, such as {faults[0]}"
+            _log.warning("sweep.failed", sweep=cause.value, error=why)
+        return sum(fate is True for fate in fates)

@@ -10,7 +10,13 @@ from loom_mq.clock import Clock
 from loom_mq.journal import transitions
 from loom_mq.journal.memory_store import Entry, MemoryStore
 from loom_mq.journal.protocol import DeadLetter, DueTimer, LeaseSession, Renewal, Runnable
-from loom_mq.model.execution import ExecutionKey, ExecutionRow, FlowRecord, WorkerRecord
+from loom_mq.model.execution import (
+    ExecutionKey,
+    ExecutionRow,
+    FlowRecord,
+    Status,
+    WorkerRecord,
+)
 
 
 class MemoryLease:
@@ -173,6 +179,17 @@ class MemoryFleet:
             entry = self._store.entries.get(key)
             if entry is not None and entry.timers.get(due):
                 self._store.disarm(entry, due)
+
+    async def arm_timers(self, timers: Sequence[tuple[ExecutionKey, int]]) -> list[bool]:
+        """Arm timers that are missing, of executions that are suspended (F9)."""
+        return [self._arm(key, due) for key, due in timers]
+
+    def _arm(self, key: ExecutionKey, due: int) -> bool:
+        entry = self._store.entries.get(key)
+        if entry is None or entry.row.status is not Status.SUSPENDED or due in entry.timers:
+            return False
+        self._store.arm(entry, due)
+        return True
 
     async def next_timer(self) -> int | None:
         """The earliest due time that is not held, in journal time."""

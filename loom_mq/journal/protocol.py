@@ -264,6 +264,16 @@ class Journal(Protocol):
     async def drop_timers(self, timers: Sequence[tuple[ExecutionKey, int]]) -> None:
         """Delete timers whose fire was published."""
 
+    async def arm_timers(self, timers: Sequence[tuple[ExecutionKey, int]]) -> list[bool]:
+        """Arm timers that are missing (F9): idempotent per execution and due time.
+
+        One that is there stays as it is, held or not. Only a suspended execution gets any:
+        for all others nobody waits.
+
+        Returns:
+            Of each, whether it was missing and is armed now.
+        """
+
     async def next_timer(self) -> int | None:
         """The earliest due time that is not held, in journal time."""
 

@@ -273,6 +273,10 @@ class SqliteJournal:
         """Delete timers whose fire was published; one armed again meanwhile stays."""
         await self._writer.write(sweeps.drop_timers, timers)
 
+    async def arm_timers(self, timers: Sequence[tuple[ExecutionKey, int]]) -> list[bool]:
+        """Arm timers that are missing, of executions that are suspended (F9)."""
+        return await self._writer.write(sweeps.arm_timers, timers)
+
     async def next_timer(self) -> int | None:
         """The earliest due time that is not held, in journal time."""
         return await self._reader.read(sweeps.next_timer, self._clock.now())

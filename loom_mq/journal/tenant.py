@@ -329,6 +329,10 @@ class TenantScopedJournal(TenantLifecycle):
         """See `Journal.drop_timers`."""
         await self._inner.drop_timers([(self._scope.inward(key), due) for key, due in timers])
 
+    async def arm_timers(self, timers: Sequence[tuple[ExecutionKey, int]]) -> list[bool]:
+        """See `Journal.arm_timers`."""
+        return await self._inner.arm_timers([(self._scope.inward(key), due) for key, due in timers])
+
     async def next_timer(self) -> int | None:
         """The fleet's next timer: it may be another tenant's, and then nothing is due here."""
         return await self._inner.next_timer()

@@ -21,10 +21,10 @@ from loom_mq.lifecycle.introspection import (
     StepRecord,
     introspect,
 )
-from loom_mq.lifecycle.paging import PAGE, pages
 from loom_mq.lifecycle.reading import read_log
 from loom_mq.model.events import Envelope
 from loom_mq.model.execution import DEFAULT_TENANT, Status
+from loom_mq.recovery.iteration import PAGE, iterate_executions
 
 __all__ = [
     "AnswerRecord",
@@ -181,7 +181,8 @@ async def histories(
     if limit < 1:
         raise InputError(f"limit must be at least 1, not {limit}")
     found: list[tuple[Envelope, ...]] = []
-    async for rows in pages(journal, ListQuery(tenant=tenant, flow=flow), min(limit, PAGE)):
+    query = ListQuery(tenant=tenant, flow=flow)
+    async for rows in iterate_executions(journal, query, page=min(limit, PAGE)):
         for row in rows:
             if since is not None and row.created_at < since:
                 return found

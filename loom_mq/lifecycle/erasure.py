@@ -10,11 +10,11 @@ from loom_mq.codec.plain import ERASED
 from loom_mq.errors import InputError, LoomError
 from loom_mq.journal.protocol import Journal, ListQuery, Rewrite
 from loom_mq.kernel.snapshots import encode_state
-from loom_mq.lifecycle.paging import Left, pages, told
 from loom_mq.lifecycle.reading import ArchivedExecution, fetch, state_of
 from loom_mq.lifecycle.scrubbing import scrub_event, scrub_failure, scrub_labels, scrub_state
 from loom_mq.model.events import Envelope
 from loom_mq.model.execution import DEFAULT_TENANT, ExecutionKey
+from loom_mq.recovery.iteration import Left, iterate_executions, told
 
 SUBJECT: Final = "subject"
 """The label that names whose data an execution holds, unless another one is said."""
@@ -78,7 +78,8 @@ async def erase_subject(
     erased: list[ExecutionKey] = []
     live: list[ExecutionKey] = []
     left: list[Left] = []
-    async for rows in pages(journal, ListQuery(tenant=tenant, labels={label: subject})):
+    query = ListQuery(tenant=tenant, labels={label: subject})
+    async for rows in iterate_executions(journal, query):
         for row in rows:
             if not row.status.terminal:
                 live.append(row.key)

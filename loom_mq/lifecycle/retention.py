@@ -12,8 +12,8 @@ import msgspec
 from loom_mq.errors import ConfigurationError, InputError, LoomError
 from loom_mq.journal.protocol import Journal, ListQuery
 from loom_mq.lifecycle.archive import ArchivedExecution, fetch
-from loom_mq.lifecycle.paging import NAMED, PAGE, Left, pages, told
 from loom_mq.model.execution import ExecutionKey, ExecutionRow
+from loom_mq.recovery.iteration import NAMED, PAGE, Left, iterate_executions, told
 
 Archive = Callable[[ArchivedExecution], Awaitable[None]]
 """Keeps an archived execution; returns when it is durable."""
@@ -91,7 +91,7 @@ async def retain(
         raise InputError(f"batch must be at least 1, not {batch}")
     sweep = _Pass(journal, archive, dry_run=dry_run)
     for query in _queries(retention, now, tenant):
-        async for rows in pages(journal, query, batch):
+        async for rows in iterate_executions(journal, query, page=batch):
             others = query.flow is None
             await sweep.page([row for row in rows if not (others and row.flow in retention.flows)])
     return sweep.report()

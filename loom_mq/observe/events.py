@@ -159,8 +159,16 @@ class LogEvent(enum.StrEnum):
 
     # executions
     EXECUTION_TAKEN_OVER = "execution.taken_over", "A dead or wedged holder lost an execution."
+    EXECUTION_GIVEN_UP = (
+        "execution.given_up",
+        "It was recovered too often without progress; mend it, then `loom recover ID --again`.",
+    )
     EXECUTION_CLAIM_FAILED = "execution.claim_failed", "A claim failed; it is made again."
     EXECUTION_GIVE_BACK_FAILED = "execution.give_back_failed", "Giving back is tried again."
+    EXECUTION_UNREADABLE = (
+        "execution.unreadable",
+        "A sweep met a damaged index row and left it out; nobody drives it.",
+    )
     EXECUTION_WRITE_FAILED = "execution.write_failed", "The journal refused a write."
     EXECUTION_CODE_MISMATCH = (
         "execution.code_mismatch",
@@ -174,6 +182,10 @@ class LogEvent(enum.StrEnum):
         "Starts cannot be taken yet; it is tried again.",
     )
     SWEEP_FAILED = "sweep.failed", "A look for lost work failed; the next one makes up for it."
+    RECOVERY_LISTENER_FAILED = (
+        "recovery.listener_failed",
+        "Whoever is told of what was given up raised an error.",
+    )
     SWEEP_CRASHED = "sweep.crashed", "A fault of ours ended a look for lost work; report it."
     TIMERS_ROUND_CRASHED = "timers.round_crashed", "A fault of ours ended a look; report it."
     TIMERS_ROUND_FAILED = "timers.round_failed", "A look for due timers failed; tried again."

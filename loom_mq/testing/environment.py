@@ -21,8 +21,7 @@ from loom_mq.flows.definition import Flow
 from loom_mq.flows.registry import AnyFlow
 from loom_mq.ids import RandomIds
 from loom_mq.kernel.fold import decode_payload
-from loom_mq.model.events import AnswerTaken
-from loom_mq.model.events import Envelope
+from loom_mq.model.events import AnswerTaken, Envelope
 from loom_mq.model.execution import DEFAULT_TENANT, ExecutionKey
 from loom_mq.testing.fleet import Fleet, View
 from loom_mq.testing.history import Happening, happenings

@@ -9,20 +9,31 @@ import pytest
 import pytest_asyncio
 
 from loom_mq.errors import (
+    DuplicateSequenceError,
+    ExecutionAlreadyExistsError,
     ExecutionEndedError,
+    ExecutionNotEndedError,
     InvalidIdError,
     StaleFenceError,
     StorageWriteError,
+    UnknownExecutionError,
     is_superseded_refusal,
 )
 from loom_mq.journal.memory import MemoryJournal
-from loom_mq.journal.protocol import Journal, ListQuery
+from loom_mq.journal.protocol import Admission, Journal, ListQuery, Rewrite
 from loom_mq.journal.sqlite import SqliteJournal
 from loom_mq.journal.tenant import TenantScopedJournal
 from loom_mq.journal.tenant_scope import own_error
 from loom_mq.model.execution import DEFAULT_TENANT, ExecutionKey, Status
+from loom_mq.model.policies import StartPolicy
 from loom_mq.testing.conformance.journal import JournalConformance, Rig, Stores
-from loom_mq.testing.conformance.journal_rig import LONG, accepted, events, refused
+from loom_mq.testing.conformance.journal_rig import (
+    LONG,
+    accepted,
+    events,
+    folded,
+    refused,
+)
 from tests.conformance.test_journal_memory import HandClock
 
 
@@ -106,6 +117,11 @@ async def test_foreign_keys_are_refused_before_anything_happens(shared: Shared) 
             journal.deliver([rig.item(key)]),
             journal.find(ListQuery(tenant=tenant)),
             journal.count(tenant),
+            journal.snapshot(key),
+            journal.save_snapshots([(key, folded(0))]),
+            journal.plant([rig.planting(0, key=key)]),
+            journal.rewrite([Rewrite(key=key, events=())]),
+            journal.delete([key]),
             rig.admitted(key=key),
             rig.append(key, events(1)),
             rig.claim(key, "w", 1, preempt=True),
@@ -135,6 +151,61 @@ async def test_refusals_name_the_callers_own_id(shared: Shared) -> None:
     assert isinstance(raised.value.__cause__, StaleFenceError)
     ended = await shared.a.ended()
     assert refused(await shared.a.claim(ended, "w", 1), ExecutionEndedError).__cause__ is not None
+
+
+async def test_refusals_of_whole_executions_name_the_callers_own_id(shared: Shared) -> None:
+    """J8, J9: same class, the original as its cause."""
+    running, ended = await shared.a.started(), await shared.a.ended()
+    unknown = ExecutionKey(DEFAULT_TENANT, "unknown")
+    journal = shared.a.journal
+    refusals = [
+        *await journal.plant([shared.a.planting(0, key=running)]),
+        *await journal.rewrite([Rewrite(key=key, events=()) for key in (running, unknown, ended)]),
+        *await journal.delete([running, unknown]),
+    ]
+    wanted = [
+        (ExecutionAlreadyExistsError, running),
+        (ExecutionNotEndedError, running),
+        (UnknownExecutionError, unknown),
+        (DuplicateSequenceError, ended),
+        (ExecutionNotEndedError, running),
+        (UnknownExecutionError, unknown),
+    ]
+    for refusal, (kind, key) in zip(refusals, wanted, strict=True):
+        assert refusal is not None
+        assert refusal.execution_id == key.execution_id
+        assert type(refusal) is type(refusal.__cause__) is kind
+        assert refusal.__cause__ is not refusal
+
+
+async def test_whole_executions_stay_within_the_tenant(shared: Shared) -> None:
+    """S24, J8, K16: whatever is planted, folded, put aside or deleted under the same ids."""
+    key, aside = (ExecutionKey(DEFAULT_TENANT, each) for each in ("same", "aside"))
+    for rig in (shared.plain, shared.a, shared.b):
+        planting = rig.planting(2, key=key, status=Status.FAILED)
+        assert await rig.planted(planting) == key
+        assert await rig.row(key) == planting.row
+    await shared.a.journal.save_snapshots([(key, folded(1))])
+    start = Admission(
+        key=key,
+        flow="f",
+        version="1",
+        queue="q",
+        start=b"",
+        input_digest=b"",
+        policy=StartPolicy.AFTER_CLOSE,
+        retire_as=aside.execution_id,
+    )
+    (verdict,) = await shared.a.journal.admit([start])
+    assert (verdict.created, verdict.row.key) == (True, key)
+    assert await shared.a.journal.snapshot(aside) == folded(1)
+    for rig in (shared.plain, shared.b):
+        assert await rig.journal.get([aside]) == [None]
+        assert await rig.journal.snapshot(key) is None
+        assert (await rig.row(key)).status is Status.FAILED
+    assert await shared.b.journal.delete([key]) == [None]
+    assert await shared.a.journal.delete([aside]) == [None]
+    assert await shared.inner.count() == {Status.FAILED: 1, Status.PENDING: 1}
 
 
 def test_refusal_within_a_storage_error_is_renamed_too() -> None:

@@ -155,6 +155,7 @@ async def everything(journal: PostgresJournal) -> None:
     await journal.take_unsent(limit=100, resend_after=LONG, backoff_limit=LONG, queues=["q1"])
     due = await journal.due_timers(limit=100, hold=LONG)
     await journal.drop_timers([(each.row.key, each.due) for each in due])
+    await journal.arm_timers([(each.row.key, each.due) for each in due])
     await journal.next_timer()
     await journal.find(ListQuery(limit=20))
     await journal.find(ListQuery(limit=20, status=Status.RUNNING))

@@ -290,6 +290,9 @@ def test_every_statement_uses_its_index() -> None:
         "timers.due": "timers_due (due<?)",
         "listing.newest": "executions_newest ((created_at,execution_id)<(?,?))",
         "listing.newest_with_status": "executions_by_status (status=? AND",
+        "listing.newest_in_doubt": "executions_in_doubt ((created_at,execution_id)<(?,?))",
+        "listing.newest_troubled": "executions_troubled ((created_at,execution_id)<(?,?))",
+        "events.begin": "(tenant=? AND execution_id=?)",
     }.items():
         assert any(index in detail for detail in plans[name]), (name, plans[name])
 

@@ -237,7 +237,7 @@ def test_the_environment_says_where_the_journal_is(
 def test_the_page_of_the_command_line_has_every_command_and_exit_code() -> None:
     page = (Path(__file__).parents[2] / "docs" / "reference" / "cli.md").read_text()
     commands = vars(typer.main.get_command(app))["commands"]
-    shown = set(re.findall(r"^loom ([a-z]+)", page, re.MULTILINE))
+    shown = set(re.findall(r"^loom ([a-z-]+)", page, re.MULTILINE))
     assert shown >= {name for name, command in commands.items() if not command.hidden}
     rows = {int(number) for number in re.findall(r"^\| (\d+) \|", page, re.MULTILINE)}
     assert rows == set(Exit)

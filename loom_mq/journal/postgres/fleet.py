@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import asyncpg
+import msgspec
+import structlog
 
 from loom_mq.codec.failures import safe_text
 from loom_mq.journal.postgres.endpoint import Connection
@@ -20,6 +22,8 @@ from loom_mq.journal.postgres.store import TEXT_LIMIT, Store, micros
 from loom_mq.journal.protocol import LeaseSession
 from loom_mq.journal.requests import DeadLetter, DueTimer, Runnable
 from loom_mq.model.execution import ExecutionKey, ExecutionRow, FlowRecord, WorkerRecord
+
+_log = structlog.get_logger(__name__)
 
 
 class PostgresFleet(Store):
@@ -79,8 +83,8 @@ class PostgresFleet(Store):
             max_recoveries,
         )
         return [
-            Runnable(execution_row(record), record["start"], record["lost_owner"])
-            for record in records
+            Runnable(row, record["start"], record["lost_owner"])
+            for row, record in _readable(records)
         ]
 
     async def take_unsent(
@@ -94,7 +98,7 @@ class PostgresFleet(Store):
             micros(backoff_limit),
             None if queues is None else list(queues),
         )
-        return [Runnable(execution_row(record), record["start"]) for record in records]
+        return [Runnable(row, record["start"]) for row, record in _readable(records)]
 
     async def exhausted(self, max_recoveries: int, limit: int) -> list[ExecutionRow]:
         """Executions left with their dead holder after `max_recoveries` recoveries (F8)."""
@@ -108,7 +112,7 @@ class PostgresFleet(Store):
         records = await self._write_rows(
             self._sql.call("due_timers_v1", 2, "due, (execution).*"), limit, micros(hold)
         )
-        return [DueTimer(execution_row(record), record["due"]) for record in records]
+        return [DueTimer(row, record["due"]) for row, record in _readable(records)]
 
     async def drop_timers(self, timers: Sequence[tuple[ExecutionKey, int]]) -> None:
         """Delete timers whose fire was published; one armed again meanwhile stays."""
@@ -119,6 +123,20 @@ class PostgresFleet(Store):
                 [key.execution_id for key, _due in timers],
                 [due for _key, due in timers],
             )
+
+    async def arm_timers(self, timers: Sequence[tuple[ExecutionKey, int]]) -> list[bool]:
+        """Arm timers that are missing, of executions that are suspended (F9)."""
+        if not timers:
+            return []
+        places = sorted(range(len(timers)), key=timers.__getitem__)
+        record = await self._write_row(
+            self._sql.call("arm_timers_v1", 3, "arm_timers_v1 AS armed"),
+            [timers[place][0].tenant for place in places],
+            [timers[place][0].execution_id for place in places],
+            [timers[place][1] for place in places],
+        )
+        armed = {places[item - 1] for item in record["armed"]}
+        return [place in armed for place in range(len(timers))]
 
     async def next_timer(self) -> int | None:
         """The earliest due time that is not held, in journal time."""
@@ -156,3 +174,21 @@ def _shown(headers: dict[str, str]) -> dict[str, str]:
     return {
         safe_text(name, TEXT_LIMIT): safe_text(text, TEXT_LIMIT) for name, text in headers.items()
     }
+
+
+def _readable(
+    records: Sequence[asyncpg.Record],
+) -> Iterator[tuple[ExecutionRow, asyncpg.Record]]:
+    """Rows as Structs. One that is damaged must not strand what was taken with it (C63)."""
+    for record in records:
+        try:
+            row = execution_row(record)
+        except (ValueError, msgspec.MsgspecError) as error:
+            _log.error(
+                "execution.unreadable",
+                tenant=record["tenant"],
+                execution_id=record["execution_id"],
+                error=str(error),
+            )
+        else:
+            yield row, record

@@ -94,6 +94,14 @@ def drop_timers(db: Connection, _now: int, timers: Sequence[tuple[ExecutionKey, 
     db.executemany(_TIMERS["drop"], [(*key, due) for key, due in timers])
 
 
+def arm_timers(db: Connection, _now: int, timers: Sequence[tuple[ExecutionKey, int]]) -> list[bool]:
+    """See `Journal.arm_timers`."""
+    return [
+        db.execute(_TIMERS["arm_missing"], {"due": due, "tenant": tenant, "id": name}).rowcount > 0
+        for (tenant, name), due in timers
+    ]
+
+
 def next_timer(db: Connection, now: int) -> int | None:
     """See `Journal.next_timer`."""
     columns = db.execute(_TIMERS["next"], (now,)).fetchone()

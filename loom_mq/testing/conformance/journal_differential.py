@@ -100,6 +100,7 @@ def operations() -> st.SearchStrategy[list[Operation]]:
         st.builds(ops.Retire, _alive),
         st.builds(ops.Renew, _alive),
         st.builds(ops.Fire, st.booleans()),
+        st.builds(ops.Arm, _executions, st.sampled_from([(), (PAST,), (PAST, FUTURE), (FUTURE,)])),
         st.builds(ops.Look, st.one_of(st.none(), st.sampled_from(Status))),
         *_whole_executions(),
     )

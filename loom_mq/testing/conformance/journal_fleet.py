@@ -7,8 +7,15 @@ import itertools
 
 from loom_mq.clock import MICROS
 from loom_mq.journal.protocol import DeadLetter, IndexUpdate
-from loom_mq.model.execution import FlowRecord, Status, WorkerRecord
+from loom_mq.model.execution import (
+    DEFAULT_TENANT,
+    ExecutionKey,
+    FlowRecord,
+    Status,
+    WorkerRecord,
+)
 from loom_mq.testing.conformance.journal_rig import (
+    COMPLETED,
     LONG,
     RUNNING,
     Rig,
@@ -294,6 +301,26 @@ class TimerRules:
         await rig.journal.drop_timers([(key, 5)])
         due = await rig.journal.due_timers(limit=10, hold=LONG)
         assert [(each.row.key, each.due) for each in due] == [(key, 5)]
+
+    async def test_missing_timers_are_armed(self, rig: Rig) -> None:
+        """F9: only those, once, and only where somebody waits; the end takes them along."""
+        lost, whole, fired = [await rig.parked(timers=due) for due in ((), (5,), (6,))]
+        running, ended, pending = await rig.started(), await rig.ended(), await rig.admitted()
+        unknown = ExecutionKey(DEFAULT_TENANT, name("unknown"))
+        held = await rig.journal.due_timers(limit=10, hold=LONG)
+        assert [each.row.key for each in held] == [whole, fired]
+        await rig.journal.drop_timers([(fired, 6)])
+        wanted = [(key, 5) for key in (whole, lost, running, ended, pending, unknown, lost)]
+        armed = await rig.journal.arm_timers([*wanted, (fired, 6), (lost, 7)])
+        assert armed == [False, True, False, False, False, False, False, True, True]
+        assert await rig.second.arm_timers([*wanted, (fired, 6), (lost, 7)]) == [False] * 9
+        assert await rig.journal.arm_timers([]) == []
+        due = await rig.journal.due_timers(limit=10, hold=LONG)
+        assert [(each.row.key, each.due) for each in due] == [(lost, 5), (fired, 6), (lost, 7)]
+        (again,) = await rig.journal.arm_timers([(lost, 9)])
+        assert again
+        accepted(await rig.append(lost, events(2), index=COMPLETED, release=True))
+        assert await rig.journal.next_timer() is None
 
     async def test_wake_that_is_lost_is_sent_again(self, rig: Rig) -> None:
         """F9: like any package, once the timer's row is gone; a running holder needs none."""

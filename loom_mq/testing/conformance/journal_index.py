@@ -197,6 +197,7 @@ class ListingRules:
             (ListQuery(in_doubt=True, before=_place(made[1])), [3]),
             (ListQuery(troubled=True), [2, 3]),
             (ListQuery(troubled=True, limit=1), [2]),
+            (ListQuery(troubled=True, before=_place(made[2])), [3]),
             (ListQuery(troubled=True, version="7"), [3]),
             (ListQuery(troubled=True, in_doubt=True), [3]),
             (ListQuery(troubled=True, labels={"b": ""}, before=_place(made[1])), [2]),

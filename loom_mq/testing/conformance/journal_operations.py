@@ -342,6 +342,18 @@ class Fire:
 
 
 @dataclass(frozen=True)
+class Arm:
+    """A timer that may be missing."""
+
+    execution: int
+    dues: tuple[int, ...]
+
+    async def play(self, journal: Journal, world: World) -> object:
+        """See `Operation`."""
+        return await journal.arm_timers([(world.keys[self.execution], due) for due in self.dues])
+
+
+@dataclass(frozen=True)
 class Look:
     """A list for people."""
 

@@ -5,6 +5,13 @@
 INSERT INTO timers (tenant, execution_id, due) VALUES (?, ?, ?)
 ON CONFLICT (tenant, execution_id, due) DO UPDATE SET held_until = 0;
 
+-- name: arm_missing
+-- index: primary keys of executions and timers; one that is there stays as it is
+INSERT INTO timers (tenant, execution_id, due)
+SELECT tenant, execution_id, :due FROM executions
+WHERE tenant = :tenant AND execution_id = :id AND status = 'suspended'
+ON CONFLICT (tenant, execution_id, due) DO NOTHING;
+
 -- name: clear
 -- index: primary key
 DELETE FROM timers WHERE tenant = ? AND execution_id = ?;

@@ -105,6 +105,42 @@ BEGIN
 END
 $$;
 
+-- Arm timers that are missing, of executions that are suspended (F9), in the order of their
+-- keys. Answers with the places of those that were armed. What is there, nearly all of it, is
+-- looked up and not locked. Indexes: timers_pkey, executions_pkey.
+CREATE OR REPLACE FUNCTION loom.arm_timers_v1(p_tenants text[], p_ids text[], p_dues bigint[])
+RETURNS bigint[]
+LANGUAGE plpgsql VOLATILE
+SET enable_indexscan = on SET enable_indexonlyscan = on
+SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off
+SET enable_hashjoin = off SET enable_mergejoin = off
+SET plan_cache_mode = force_generic_plan SET jit = off
+AS $$
+DECLARE
+    v_armed bigint[] := '{}';
+BEGIN
+    FOR v_item IN 1 .. cardinality(p_ids) LOOP
+        CONTINUE WHEN EXISTS (
+            SELECT FROM loom.timers AS t
+            WHERE t.tenant = p_tenants[v_item] AND t.execution_id = p_ids[v_item]
+                AND t.due = p_dues[v_item]
+        );
+        -- under the row's lock, so that its end cannot come between and leave a timer behind
+        UPDATE loom.executions AS e SET littered = true
+        WHERE e.tenant = p_tenants[v_item] AND e.execution_id = p_ids[v_item]
+            AND e.status = 'suspended';
+        CONTINUE WHEN NOT FOUND;
+        INSERT INTO loom.timers (tenant, execution_id, due, visible_at)
+        VALUES (p_tenants[v_item], p_ids[v_item], p_dues[v_item], p_dues[v_item])
+        ON CONFLICT (tenant, execution_id, due) DO NOTHING;
+        IF FOUND THEN
+            v_armed := v_armed || v_item::bigint;
+        END IF;
+    END LOOP;
+    RETURN v_armed;
+END
+$$;
+
 -- The earliest due time that is not held. Index: timers_visible.
 CREATE OR REPLACE FUNCTION loom.next_timer_v1() RETURNS bigint
 LANGUAGE plpgsql VOLATILE
