@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 import pytest
@@ -162,16 +162,15 @@ class ListingRules:
     async def test_filters_of_operators(self, rig: Rig) -> None:
         """F11, K3, K6, J8: by version, labels, end, doubt and trouble, alone and together."""
         made = []
-        for number, (status, changes) in enumerate(
-            (
-                (Status.SUSPENDED, {"in_doubt": (), "trouble": None, "labels": {}}),
-                (Status.SUSPENDED, {"trouble": None}),
-                (Status.SUSPENDED, {"in_doubt": (), "version": "8"}),
-                (Status.RUNNING, {"in_doubt": ("a", "b"), "labels": {"a": "ü", "c": "1"}}),
-                (Status.FAILED, {"in_doubt": (), "trouble": None, "ended_at": 100}),
-                (Status.COMPLETED, {"in_doubt": (), "trouble": None, "ended_at": 200}),
-            )
-        ):
+        cases: tuple[tuple[Status, dict[str, Any]], ...] = (
+            (Status.SUSPENDED, {"in_doubt": (), "trouble": None, "labels": {}}),
+            (Status.SUSPENDED, {"trouble": None}),
+            (Status.SUSPENDED, {"in_doubt": (), "version": "8"}),
+            (Status.RUNNING, {"in_doubt": ("a", "b"), "labels": {"a": "ü", "c": "1"}}),
+            (Status.FAILED, {"in_doubt": (), "trouble": None, "ended_at": 100}),
+            (Status.COMPLETED, {"in_doubt": (), "trouble": None, "ended_at": 200}),
+        )
+        for number, (status, changes) in enumerate(cases):
             planting = rig.planting(0, status=status)
             row = msgspec.structs.replace(planting.row, created_at=1000 - number, **changes)
             await rig.planted(msgspec.structs.replace(planting, row=row))

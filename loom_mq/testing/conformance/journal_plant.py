@@ -12,6 +12,7 @@ from loom_mq.errors import (
     ExecutionEndedError,
 )
 from loom_mq.journal.protocol import ListQuery
+from loom_mq.model.events import Envelope
 from loom_mq.model.execution import DEFAULT_TENANT, ExecutionKey, Status
 from loom_mq.testing.conformance.journal_rig import (
     COMPLETED,
@@ -135,7 +136,7 @@ class PlantRules:
         """J8: page by page it comes back as it was."""
         planting = rig.planting(LONG_LOG - 1)
         key = await rig.planted(planting)
-        found = []
+        found: list[Envelope] = []
         while page := await rig.journal.read(key, first=len(found), limit=97):
             found += page
         assert found == list(planting.events)
