@@ -165,6 +165,9 @@ def _step_started(state: ExecutionState, event: ev.StepStarted, _at: int) -> Non
     if frame is None:
         frame = state.frames[event.step_id] = Frame(event.name, _STEP_RUNNING)
         state.take_place(event.step_id, _OP_STEP, event.name)
+    else:
+        # it is found out anew: what a flow was told of it before is told no more
+        state.settled.pop(event.step_id, None)
     frame.status = _STEP_RUNNING
     frame.attempts = event.attempt
     frame.arguments = event.arguments

@@ -198,3 +198,18 @@ def test_k2_a_failure_is_served_once_the_flow_went_past_it(
     assert plain.serves("#0") is served
     typed = msgspec.structs.replace(FAILURE, channel="declined", payload=b"")
     assert fold(log(*begun, ev.StepFailed("#0", typed, 1), *then)).serves("#0"), "K5: always"
+
+
+def test_k3_what_is_found_out_anew_is_told_anew() -> None:
+    """K3: a step that runs again after its failure was told is no part of that turn any more."""
+    again = log(
+        STARTED,
+        ev.StepStarted("#0", "s", 1),
+        ev.StepFailed("#0", FAILURE, 1),
+        ev.StepStarted("#0", "s", 2),
+        ev.StepFailed("#0", FAILURE, ev.UNTOLD),
+        ev.ExecutionCancelled("why"),
+    )
+    assert fold(again[:3]).settled == {"#0": 1}
+    assert fold(again).settled == {}
+    assert fold(again).script() == []
