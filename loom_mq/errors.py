@@ -25,10 +25,15 @@
     │   ├── ExecutionAlreadyExistsError
     │   ├── StartFencedOutError
     │   ├── HeldByLiveOwnerError
+    │   ├── ExecutionSupersededError    told by another process
     │   └── StorageWriteError           the storage's own error is its cause
     │       └── CommitOutcomeUnknownError
     ├── JournalUnreachableError
     ├── SchemaVersionError
+    ├── DispatchError                   an attempt that somebody awaits
+    │   ├── AttemptFailedError
+    │   ├── AttemptTimeoutError         also a TimeoutError
+    │   └── CircuitOpenError
     ├── BrokerError
     │   ├── BrokerUnreachableError
     │   ├── UnroutableError
@@ -288,6 +293,15 @@ class HeldByLiveOwnerError(JournalError):
         self.owner = owner
 
 
+class ExecutionSupersededError(JournalError):
+    """A newer holder owns the execution: a refusal as another process tells it (F5)."""
+
+    code = "superseded"
+
+    def __init__(self, message: str, *, execution_id: str) -> None:
+        super().__init__(message, execution_id=execution_id)
+
+
 class StorageWriteError(JournalError):
     """The storage could not make a write durable; its own error is the cause (J2, K9)."""
 
@@ -313,6 +327,38 @@ class SchemaVersionError(LoomError):
     """The journal's schema is newer or older than this program knows."""
 
     code = "schema-version"
+
+
+class DispatchError(LoomError):
+    """An attempt that somebody awaits did not come to an outcome (F4)."""
+
+    code = "dispatch"
+
+
+class AttemptFailedError(DispatchError):
+    """The worker could not finish the attempt; the execution itself has not failed (F4).
+
+    Attributes:
+        reason: the stable code of the worker's own error, when it told one.
+    """
+
+    code = "attempt-failed"
+
+    def __init__(self, message: str, *, execution_id: str | None = None, reason: str = "") -> None:
+        super().__init__(message, execution_id=execution_id)
+        self.reason = reason
+
+
+class AttemptTimeoutError(DispatchError, TimeoutError):
+    """The attempt was not over by its deadline; its worker counts as wedged (F4)."""
+
+    code = "attempt-timeout"
+
+
+class CircuitOpenError(DispatchError):
+    """Too many dispatches to this target failed, so it is left alone for a while (F5)."""
+
+    code = "circuit-open"
 
 
 class BrokerError(LoomError):
@@ -459,9 +505,10 @@ class WaitTimeoutError(LoomError, TimeoutError):
 def is_superseded_refusal(error: BaseException | None, execution_id: str) -> bool:
     """Whether `error` says that a newer holder owns `execution_id` (F5).
 
-    True for `ExecutionAlreadyExistsError`, and for `StaleFenceError` bare or as the
-    cause of a `StorageWriteError`, when it names this very execution. Everything
-    else, `StartFencedOutError` included, is an ordinary failure.
+    True for `ExecutionAlreadyExistsError`, for `StaleFenceError` bare or as the cause of
+    a `StorageWriteError`, and for `ExecutionSupersededError`, which is what they become
+    over a wire, when it names this very execution. Everything else,
+    `StartFencedOutError` included, is an ordinary failure.
 
     Args:
         error: what was raised.
@@ -471,6 +518,6 @@ def is_superseded_refusal(error: BaseException | None, execution_id: str) -> boo
         cause = error.__cause__
         return isinstance(cause, StaleFenceError) and cause.execution_id == execution_id
     return (
-        isinstance(error, ExecutionAlreadyExistsError | StaleFenceError)
+        isinstance(error, ExecutionAlreadyExistsError | StaleFenceError | ExecutionSupersededError)
         and error.execution_id == execution_id
     )

@@ -29,6 +29,12 @@ def work(queue: str) -> Queue:
     return Queue(f"loom.work.{queue}", QueueKind.SHARED, DELIVERY_LIMIT, DEAD.name)
 
 
+def attempts(queue: str) -> Queue:
+    """Packages whose senders await the attempt; see `loom_mq.dispatch.remote`."""
+    check_id(queue, "queue name", MAX_QUEUE_BYTES)
+    return Queue(f"loom.attempts.{queue}", QueueKind.SHARED, DELIVERY_LIMIT, DEAD.name)
+
+
 def direct(owner: str) -> Queue:
     """Hints to one process of the fleet."""
     return Queue(f"loom.direct.{owner}", QueueKind.PRIVATE)

@@ -2,37 +2,24 @@
 
 from __future__ import annotations
 
-import msgspec
 import structlog
 
+from loom_mq.engine.attempts import CRASH_DELAY, Attempts, decode_start
 from loom_mq.engine.drive import Drive, DriveEnd, Home
 from loom_mq.engine.giveback import GiveBack
 from loom_mq.engine.hands import Hand, Hands
 from loom_mq.engine.intake import Once, Settlement
-from loom_mq.errors import (
-    ExecutionAlreadyExistsError,
-    JournalError,
-    JournalUnreachableError,
-    LoomError,
-    StartFencedOutError,
-    StorageWriteError,
-    is_superseded_refusal,
-)
+from loom_mq.engine.policy import ENDLESS, Action, next_action, threw
+from loom_mq.errors import LoomError, SchemaVersionError, StartFencedOutError
 from loom_mq.flows.registry import AnyFlow, Registry
 from loom_mq.journal.patience import patient
-from loom_mq.journal.protocol import Claim, Claimed, ClaimIntent, ClaimVerdict, Journal
+from loom_mq.journal.protocol import Claim, ClaimIntent, ClaimVerdict, Journal
 from loom_mq.kernel.fold import fold
-from loom_mq.kernel.snapshots import decode_snapshot
 from loom_mq.lane import Lane, LaneClosedError
-from loom_mq.model import events as ev
 from loom_mq.model.execution import ExecutionKey
 from loom_mq.model.messages import Cause, Package
 
 _log = structlog.get_logger(__name__)
-_decode_start = msgspec.msgpack.Decoder(ev.ExecutionStarted).decode
-
-CRASH_DELAY = 1.0
-"""Seconds before an execution whose attempt crashed in the engine is sent again."""
 
 
 class Driver:
@@ -47,9 +34,6 @@ class Driver:
         patience: seconds with a journal that is away.
         unknown_flow_delay: see `WorkerOptions`.
         mismatch_delay: see `WorkerOptions`.
-
-    Attributes:
-        draining: give every attempt back as soon as it begins.
     """
 
     def __init__(
@@ -65,13 +49,12 @@ class Driver:
         mismatch_delay: float,
     ) -> None:
         self.hands = hands
-        self.draining = False
         self._home = home
         self._journal = journal
         self._registry = registry
         self._give_back = give_back
+        self._attempts = Attempts(home, journal, give_back, mismatch_delay=mismatch_delay)
         self._unknown_flow_delay = unknown_flow_delay
-        self._mismatch_delay = mismatch_delay
         self._claims: Lane[Claim, ClaimVerdict] = Lane(
             patient(
                 journal.claim,
@@ -81,6 +64,15 @@ class Driver:
             ),
             max_batch=200,
         )
+
+    @property
+    def draining(self) -> bool:
+        """Whether every attempt is given back as soon as it begins."""
+        return self._attempts.draining
+
+    @draining.setter
+    def draining(self, draining: bool) -> None:
+        self._attempts.draining = draining
 
     def abort(self) -> None:
         """Drop claims that are not under way."""
@@ -145,13 +137,13 @@ class Driver:
             flow,
             fold(()),
             fence=1,
-            start=_decode_start(start),
+            start=decode_start(start),
             claim=ClaimIntent(
                 owner=self._home.owner, expected_fence=0, deadline=flow.attempt_timeout
             ),
             claimed=settled.done,
         )
-        return await self._run(drive, flow, hand)
+        return await self._attempts.run(drive, flow, hand)
 
     async def _drive_claimed(
         self,
@@ -181,71 +173,25 @@ class Driver:
                 self._give_back.add(key, self._unknown_flow_delay, claimed.row.fence)
                 return
             try:
-                drive = await self._drive_of(key, flow, claimed, bereaved=cause is Cause.RECOVER)
+                drive = await self._attempts.open(
+                    key, flow, claimed, bereaved=cause is Cause.RECOVER
+                )
                 if cause is Cause.RECOVER:
                     self._home.around.metrics.recovered("claimed")
-                end, _refusal = await self._run(drive, flow, hand)
+                end, _refusal = await self._attempts.run(drive, flow, hand)
                 if end is not DriveEnd.PARKED_WITH_MAIL or self.draining:
                     return
+            except SchemaVersionError as error:
+                _log.error(
+                    "execution.code_mismatch", execution_id=key.execution_id, error=error.message
+                )
+                self._attempts.set_aside(key, claimed.row.fence, error.message)
+                return
             except Exception:
                 # nobody else drives what a live owner holds
                 self._give_back.add(key, CRASH_DELAY, claimed.row.fence)
                 raise
             fence = claimed.row.fence
-
-    async def _drive_of(
-        self, key: ExecutionKey, flow: AnyFlow, claimed: Claimed, *, bereaved: bool
-    ) -> Drive:
-        shot = claimed.snapshot
-        base = None if shot is None else decode_snapshot(shot)
-        if shot is not None and base is None:
-            # written by a newer fold: the log itself tells all
-            state, more = fold(()), True
-        else:
-            state = fold(claimed.events, base)
-            more = claimed.more
-        while more:
-            page = await self._journal.read(key, first=state.last_seq + 1)
-            fold(page, state)
-            more = bool(page) and state.last_seq < claimed.row.last_seq
-        return Drive(
-            self._home,
-            key,
-            flow,
-            state,
-            fence=claimed.row.fence,
-            attempt=claimed.row.attempt,
-            start=None if claimed.start is None else _decode_start(claimed.start),
-            mail=claimed.inbox,
-            now=claimed.now,
-            bereaved=bereaved,
-            snapshot_seq=-1 if shot is None else shot.seq,
-        )
-
-    async def _run(
-        self, drive: Drive, flow: AnyFlow, hand: Hand
-    ) -> tuple[DriveEnd, LoomError | None]:
-        hand.driving(drive)
-        if self.draining:
-            drive.give_back()
-        try:
-            end = await drive.run()
-        finally:
-            hand.driving(None)
-        if end in (DriveEnd.COMPLETED, DriveEnd.FAILED, DriveEnd.CANCELLED):
-            self._home.around.metrics.execution_finished(flow.name, end.value, drive.age)
-        match end:
-            case DriveEnd.IDLE:
-                self._give_back.add(drive.key, None, drive.fence)
-            case DriveEnd.GIVEN_BACK:
-                self._give_back.add(drive.key, 0.0, drive.fence)
-            case DriveEnd.MISMATCH:
-                self._give_back.add(drive.key, self._mismatch_delay, drive.fence, drive.mismatch)
-            case DriveEnd.REFUSED:
-                self._note_loss(drive)
-            case _:
-                pass
-        return end, drive.refusal
 
     # ---- refusals -------------------------------------------------------------------
 
@@ -253,29 +199,14 @@ class Driver:
         self, key: ExecutionKey, wanted: int, error: LoomError | None, settled: Once
     ) -> None:
         """A claim was refused: whoever holds the execution goes on with it (F5)."""
-        if isinstance(error, StorageWriteError | JournalUnreachableError):
+        if next_action(threw(error), ENDLESS, key.execution_id) is Action.SETTLE:
+            self._home.around.metrics.superseded("claim")
+            _log.debug("attempt.superseded", execution_id=key.execution_id, why=str(error))
+        else:
             _log.warning("execution.claim_failed", execution_id=key.execution_id, error=str(error))
             # the claim may have been committed all the same (J4)
             self._give_back.add(key, CRASH_DELAY, wanted)
             settled.done(requeue=True)
-        else:
-            self._home.around.metrics.superseded("claim")
-            _log.debug("attempt.superseded", execution_id=key.execution_id, why=str(error))
-
-    def _note_loss(self, drive: Drive) -> None:
-        """An append was refused in the middle of an attempt."""
-        key, error = drive.key, drive.refusal
-        if isinstance(error, ExecutionAlreadyExistsError | StartFencedOutError):
-            self._home.around.metrics.superseded("start")  # a package that came twice, most likely
-            _log.debug("attempt.superseded", execution_id=key.execution_id, why=str(error))
-            return
-        if is_superseded_refusal(error, key.execution_id):
-            self._home.around.metrics.superseded("append")
-            _log.info("attempt.superseded", execution_id=key.execution_id, why=str(error))
-            return
-        _log.error("execution.write_failed", execution_id=key.execution_id, error=str(error))
-        if isinstance(error, JournalError | JournalUnreachableError):
-            self._give_back.add(key, CRASH_DELAY, drive.fence)
 
 
 def _names(package: Package) -> dict[str, str]:

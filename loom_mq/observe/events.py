@@ -146,6 +146,12 @@ class LogEvent(enum.StrEnum):
     DEAD_LETTER_NOT_RECORDED = "dead_letter.not_recorded", "The journal was away; tried again."
     HINT_REJECTED = "hint.rejected", "A hint cannot be read; the next renewal makes up for it."
     REPLY_REJECTED = "reply.rejected", "A client got a reply that it cannot read."
+    SAGA_NOT_UNDONE = (
+        "saga.not_undone",
+        "A step that undoes another failed for good while the execution was being cancelled.",
+    )
+    ATTEMPT_FAILED = "attempt.failed", "An attempt that somebody awaits failed; they are told."
+    REPLY_REJECTED = "reply.rejected", "A message on a reply queue is no reply."
     STEP_OTHER_ARGUMENTS = (
         "step.other_arguments",
         "A re-run calls a step with other arguments than its log; the recorded result is served.",

@@ -112,9 +112,11 @@ class Hanging(ScriptedWorker):
 async def test_f4_a_hung_attempt_is_sent_again_without_waiting_for_it() -> None:
     worker = Hanging(attempts=1)
     dispatcher = LocalDispatcher(worker, max_attempts=2, execute_timeout=0.02)
-    assert (await dispatcher.dispatch(PACKAGE)).status is Status.COMPLETED
-    assert worker.attempts == 2
-    worker.release.set()
+    try:
+        assert (await dispatcher.dispatch(PACKAGE)).status is Status.COMPLETED
+        assert worker.attempts == 2
+    finally:
+        worker.release.set()
 
 
 async def test_f4_used_up_attempts_are_surfaced_and_listed() -> None:
