@@ -257,7 +257,8 @@ class Handle(Generic[T_co]):
             InputError: not exactly one verdict is given.
             ResumeRefusedError: `reason` says why: unknown-execution, terminal, wrong-type,
                 not-suspended (the step is not in doubt).
-            WaitTimeoutError: not stored in time; saying the same again is safe.
+            WaitTimeoutError: not stored in time; saying it again is safe, since a verdict
+                counts for the doubt that it meets and for no later one.
         """
         check_id(step, "step")
         given = [completed is not msgspec.UNSET, failed is not None, run_again]
@@ -267,7 +268,10 @@ class Handle(Generic[T_co]):
                 "run_again=True",
                 execution_id=self.id,
             )
-        kind = list(VerdictKind)[given.index(True)]
+        if run_again:
+            kind = VerdictKind.RUN_AGAIN
+        else:
+            kind = VerdictKind.COMPLETED if failed is None else VerdictKind.FAILED
         payload = None
         if kind is VerdictKind.COMPLETED:
             payload = encode_value(completed, type, f"result of step {step}", self._payload_limit)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import enum
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import msgspec
 import structlog
@@ -14,7 +14,7 @@ from loom_mq.codec.failures import describe_exception
 from loom_mq.engine.outbox import Outbox
 from loom_mq.engine.outcome import error_reply, outcome_reply
 from loom_mq.engine.shots import Shots
-from loom_mq.errors import FlowError, LoomError, ResumeRefusedError
+from loom_mq.errors import CodecError, FlowError, LoomError, ResumeRefusedError
 from loom_mq.flows.activation import Activation
 from loom_mq.flows.context import Context
 from loom_mq.flows.desk import Desk
@@ -181,8 +181,12 @@ class Drive:
     # ---- told from outside ------------------------------------------------------
 
     def deliver(self, items: tuple[InboxItem, ...]) -> None:
-        """Inbox items that were read while the attempt runs."""
+        """Inbox items that were read while the attempt runs.
+
+        A verdict among them is on a doubt that is settled: only a parked execution asks.
+        """
         if self._mail.add(items):
+            self._refuse(verdict for verdict in self._mail if verdict.kind is InboxKind.VERDICT)
             self._changed.set()
 
     def give_back(self) -> None:
@@ -214,6 +218,7 @@ class Drive:
         not fit the log leaves it untouched (K3).
         """
         state = self._log.state
+        self._refuse(self._mail)
         if self._start is not None:
             self._log.emit(self._start, on_durable=self._claimed)
         elif state.status is Status.RUNNING:
@@ -223,7 +228,6 @@ class Drive:
                 ev.ExecutionRecovered(self._home.owner, self._attempt), hold=not self._bereaved
             )
         elif state.status is Status.SUSPENDED:
-            self._refuse_unfit()
             answered = {wait.id for wait in state.parked_on if self._has_answer(wait)}
             ended = tuple(
                 wait.id
@@ -237,9 +241,9 @@ class Drive:
             self._log.emit(ev.ExecutionResumed(ended, state.turn + 1), hold=True)
         return True
 
-    def _refuse_unfit(self) -> None:
-        """Refuse what a parked execution cannot take, before anything is appended (K7, K8)."""
-        for item in self._mail:
+    def _refuse(self, items: Iterable[InboxItem]) -> None:
+        """Refuse what cannot be taken as things stand, before anything is appended (K6, K8)."""
+        for item in tuple(items):
             refusal = refusal_of(self._log.state, item)
             if refusal is not None:
                 self._mail.drop(item)
@@ -253,9 +257,14 @@ class Drive:
         )
 
     async def _body(self) -> object:
-        value = self._flow.input_codec.decode(
-            self._log.state.input, what=f"input of flow {self._flow.name}"
-        )
+        try:
+            value = self._flow.input_codec.decode(
+                self._log.state.input, what=f"input of flow {self._flow.name}"
+            )
+        except CodecError as error:
+            if self._start is not None:
+                raise
+            await self._activation.misfit(f"its input does not decode: {error.message}")
         return await self._flow.body(Context(self._activation), value)
 
     async def _look(self) -> DriveEnd | None:

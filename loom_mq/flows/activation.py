@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextvars import copy_context
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 from loom_mq.codec.values import ValueCodec, codec_for
 from loom_mq.errors import FlowCodeMismatchError
@@ -80,6 +80,11 @@ class Activation:
             self.error = error
         if not self._desk.over:
             self._desk.halt_if_unreached()
+
+    async def misfit(self, how: str) -> NoReturn:
+        """The code does not fit the log in a way that shows before its first line (K3)."""
+        self._desk.halt(how)
+        await self._desk.limbo.stay()
 
     @property
     def finished(self) -> bool:

@@ -221,7 +221,7 @@ class Desk:
         place = self.strand().place()
         recorded = self.log.state.ops.get(place)
         if recorded is not None and recorded != (kind, name):
-            self._halt(
+            self.halt(
                 f"at place {place} the log holds {_operation(*recorded)}, and the code asks for "
                 f"{_operation(kind, name)}{_where(sys._getframe(1))}"
             )
@@ -229,7 +229,7 @@ class Desk:
 
     def _halt_for_missing(self, place: str) -> None:
         kind, name = self.log.state.ops.get(place, (OpKind.STEP, ""))
-        self._halt(
+        self.halt(
             f"at place {place} the log holds {_operation(kind, name)}, and the code does not come "
             "there"
         )
@@ -251,14 +251,18 @@ class Desk:
         for place in self.turns.unreached():
             if place.startswith("#"):
                 self._halt_for_missing(place)
+        operation = self.unreached_operation()
+        if operation:
+            self.halt(f"{operation}, and the code does not come there")
 
-    def _halt(self, difference: str) -> None:
+    def halt(self, difference: str) -> None:
+        """The code does not fit the log, and this is how (K3)."""
         if self.halted is not None:
             return
         state = self.log.state
         self.halted = FlowCodeMismatchError(
             f"execution {self.log.key.execution_id!r} does not fit the code of flow "
-            f"{state.flow!r} version {state.version!r}: {difference}. Nothing was written. Deploy "
+            f"{state.flow!r} version {state.version!r}: {difference}. It is left as it is. Deploy "
             "the code that it was started with, or put the change behind ctx.patched() or a new "
             "version of the flow",
             execution_id=self.log.key.execution_id,

@@ -70,7 +70,11 @@ async def rehearse(
         execution_id: whose history it is, for what is said about it.
     """
     install_flow_rules()
-    state = fold(events, None if snapshot is None else decode_snapshot(snapshot))
+    base = None if snapshot is None else decode_snapshot(snapshot)
+    if snapshot is not None and base is None:
+        why = "the history begins with a snapshot that a newer release wrote"
+        return Rehearsal(why, len(events), "")
+    state = fold(events, base)
     if state.started_at is None:
         return Rehearsal("the history does not begin with its EXECUTION_STARTED", len(events), "")
     code = _Code(flow, state, execution_id)

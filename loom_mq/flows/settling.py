@@ -64,13 +64,15 @@ def _with_payload(
     around: Surroundings, step: Step[..., Any], error: TypedFailure[Any], failure: Failure
 ) -> Failure:
     try:
-        payload = error.payload_codec.encode(
+        payload, value = error.payload_codec.roundtrip(
             error.payload,
             what=f"failure {error.channel} of step {step.name}",
             limit=around.payload_limit,
         )
     except InputError as unfit:
         return describe_exception(unfit)
+    # what the flow catches is what a re-run will catch (K2)
+    error.args, error.payload = (value,), value
     return msgspec.structs.replace(failure, channel=error.channel, payload=payload)
 
 

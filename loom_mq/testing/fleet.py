@@ -242,10 +242,12 @@ class Fleet:
         return hired
 
     async def log(self, key: ExecutionKey) -> list[Envelope]:
-        """An execution's whole log."""
+        """An execution's whole log, as far as it is kept."""
         log: list[Envelope] = []
-        while page := await self.journal.read(key, first=len(log), limit=CLAIM_PAGE):
+        first = 0
+        while page := await self.journal.read(key, first=first, limit=CLAIM_PAGE):
             log += page
+            first = page[-1].seq + 1
         return log
 
     async def logs(self) -> dict[str, list[Envelope]]:

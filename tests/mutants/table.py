@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from typing import Final
 
+from tests.mutants.dispatch import DISPATCH_GUARDS
 from tests.mutants.guard import Guard
+from tests.mutants.kernel import KERNEL_GUARDS
+from tests.mutants.ownership import OWNERSHIP_GUARDS
 
 FOLD: Final = "loom_mq/kernel/fold.py"
 STATE: Final = "loom_mq/kernel/state.py"
@@ -309,4 +312,7 @@ GUARDS: Final[tuple[Guard, ...]] = (
         "    if seq != row.last_seq + 1:\n", "    if False:\n",
         ("tests/conformance/test_journal_memory.py",),
     ),
+    *KERNEL_GUARDS,
+    *OWNERSHIP_GUARDS,
+    *DISPATCH_GUARDS,
 )  # fmt: skip

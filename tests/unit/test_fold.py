@@ -183,6 +183,7 @@ def test_k7_the_first_end_of_a_wait_counts() -> None:
         ((ev.StepStarted("#1", "s", 1),), True),
         ((ev.CustomEmitted("#1", "t", b""),), True),
         ((PARKED,), True),
+        ((ev.ExecutionSuspended((Wait("#8!1", WaitKind.BACKOFF, "t", 9),)),), True),
         ((ev.StepCompleted("#8", b"", 2),), True),
         ((ev.StepCompleted("#8", b"", 1),), False),
         ((ev.StepCompleted("#8", b"", ev.UNTOLD),), False),

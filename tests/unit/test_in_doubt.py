@@ -207,3 +207,29 @@ async def test_k6_a_failure_that_nobody_went_past_is_no_doubt_either(house: Hous
     await handle.resume("Gate", True)
     assert await handle.result(timeout=5) == "declined: no funds"
     assert calls == []
+
+
+async def test_k6_a_verdict_counts_for_the_doubt_that_it_meets(house: House) -> None:
+    """K6: said twice, and the effect interrupted again: the second one is not kept for the next
+    doubt, which asks anew.
+    """
+    handle = await in_doubt(house)
+    Latch.holding.clear()
+    await house.workers[1].drain(1)
+    await house.workers[1].stop()
+    for _ in range(2):
+        stored = await handle.verdict("pay", run_again=True, timeout=0.2)
+        assert stored is loom.Answered.STORED
+    third = await house.worker()
+    await asyncio.wait_for(Latch.holding.wait(), 10)
+    assert len(calls) == 2
+    await house.worker()
+    await third.drain(0)
+    await third.stop()
+
+    async def asks_again() -> bool:
+        return (await handle.state()).in_doubt == ("pay",)
+
+    await until(asks_again)
+    assert len(calls) == 2
+    assert (await house.row("e")).inbox == 0

@@ -162,3 +162,58 @@ async def test_k3_patched_belongs_to_flow_code(journal: MemoryJournal) -> None:
     async with House([flow], journal=journal) as house:
         with pytest.raises(loom.ExecutionFailedError, match="outside its flow's own code"):
             await (await house.client.start(flow)).result(timeout=10)
+
+
+@loom.flow(name="ship")
+async def cut_short(ctx: loom.Context) -> str:
+    return await ctx.run(note, "first")
+
+
+@loom.flow(name="typed")
+async def takes_text(ctx: loom.Context, what: str) -> str:
+    return await ctx.suspend(on="Go", type=str)
+
+
+@loom.flow(name="typed")
+async def takes_number(ctx: loom.Context, what: int) -> str:
+    return await ctx.suspend(on="Go", type=str)
+
+
+async def test_k3_code_that_ends_before_its_log_does_is_a_mismatch(
+    journal: MemoryJournal,
+) -> None:
+    """K3: what the log holds beyond the end of the changed code was never undone; the execution
+    is not ended over it.
+    """
+    async with House([old], journal=journal) as house:
+        await started(house, old, "e")
+    async with House([cut_short], journal=journal) as house:
+        await house.client.handle("e", old).resume("Go", True)
+
+        async def troubled() -> bool:
+            return "gate 'Go'" in ((await house.row("e")).trouble or "")
+
+        await until(troubled)
+        assert (await house.row("e")).status is loom.Status.SUSPENDED
+
+
+async def test_k3_an_input_that_does_not_decode_any_more_is_a_mismatch(
+    journal: MemoryJournal,
+) -> None:
+    """K3: a deployment that changes a flow's input type cannot fail what is under way."""
+    async with House([takes_text], journal=journal) as house:
+        handle = await house.client.start(takes_text, "seven", id="e")
+
+        async def parked() -> bool:
+            return (await handle.state()).gates == ("Go",)
+
+        await until(parked)
+    async with House([takes_number], journal=journal) as house:
+        await house.client.handle("e", takes_number).resume("Go", "on")
+
+        async def troubled() -> bool:
+            return "input does not decode" in ((await house.row("e")).trouble or "")
+
+        await until(troubled)
+    async with House([takes_text], journal=journal) as house:
+        assert await house.client.handle("e", takes_text).result(timeout=10) == "on"
