@@ -151,7 +151,6 @@ class LogEvent(enum.StrEnum):
         "A step that undoes another failed for good while the execution was being cancelled.",
     )
     ATTEMPT_FAILED = "attempt.failed", "An attempt that somebody awaits failed; they are told."
-    REPLY_REJECTED = "reply.rejected", "A message on a reply queue is no reply."
     STEP_OTHER_ARGUMENTS = (
         "step.other_arguments",
         "A re-run calls a step with other arguments than its log; the recorded result is served.",
