@@ -151,6 +151,12 @@ class LogEvent(enum.StrEnum):
         "A step that undoes another failed for good while the execution was being cancelled.",
     )
     ATTEMPT_FAILED = "attempt.failed", "An attempt that somebody awaits failed; they are told."
+    DISPATCH_ATTEMPT_FAILED = (
+        "dispatch.attempt_failed",
+        "An attempt of a dispatch failed; it is made again while there are attempts left.",
+    )
+    DISPATCH_GIVEN_UP = "dispatch.given_up", "A dispatch has used up its attempts."
+    DISPATCH_RESTARTED = "dispatch.restarted", "A supervised dispatch failed and begins anew."
     STEP_OTHER_ARGUMENTS = (
         "step.other_arguments",
         "A re-run calls a step with other arguments than its log; the recorded result is served.",
