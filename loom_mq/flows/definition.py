@@ -36,7 +36,12 @@ class Flow(Generic[In, Out]):
                 f"flow {getattr(function, '__qualname__', function)} must be an `async def`"
             )
         self.function = function
-        self.name = check_id(name or function.__name__, "flow name")
+        own_name = name or getattr(function, "__name__", None)
+        if own_name is None:
+            raise ConfigurationError(
+                f"flow {function!r} has no name of its own; give it one: @flow(name=...)"
+            )
+        self.name = check_id(own_name, "flow name")
         self.version = check_id(version, f"flow {self.name}: version", 64)
         self.queue = check_id(queue, f"flow {self.name}: queue", MAX_QUEUE_BYTES)
         self.attempt_timeout = positive_seconds(
@@ -50,7 +55,7 @@ class Flow(Generic[In, Out]):
             )
         self._input_name = parameters[1].name if len(parameters) == 2 else None
         self.__doc__ = function.__doc__
-        self.__name__ = function.__name__
+        self.__name__ = own_name
         self.__module__ = function.__module__
 
     @property

@@ -13,10 +13,10 @@ import structlog
 
 from loom_mq.clock import MICROS
 from loom_mq.codec.failures import describe_exception
-from loom_mq.errors import CodecError, MalformedMessageError, StepFailedError, StepInDoubtError
+from loom_mq.errors import CodecError, MalformedMessageError, StepInDoubtError
 from loom_mq.flows.desk import Call, Desk
 from loom_mq.flows.scope import outside_flow
-from loom_mq.flows.settling import Attempted, attempted, recorded_failure
+from loom_mq.flows.settling import Attempted, attempted, recorded_failure, thrown_failure
 from loom_mq.flows.step import Step
 from loom_mq.flows.stepping import StepInfo, call_step, checksum
 from loom_mq.flows.waits import Waits
@@ -198,13 +198,8 @@ class Effects:
         desk.log.emit(msgspec.structs.replace(event, turn=turn))
         if done.event is None:
             raise asyncio.CancelledError
-        if done.error is not None:
-            if isinstance(done.error, Exception):
-                raise done.error
-            raise StepFailedError(
-                f"step {step.name!r} raised {type(done.error).__name__}: {done.error}",
-                execution_id=desk.log.key.execution_id,
-            ) from done.error
+        if isinstance(event, ev.StepFailed) and done.error is not None:
+            raise thrown_failure(step, event.failure, desk.log.key.execution_id, done.error)
         return done.value
 
     async def _turn(self, call: Call, *, interrupted: bool) -> int:

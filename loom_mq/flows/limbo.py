@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import ctypes
 from collections import Counter
 from contextlib import suppress
 from typing import Any, Final, NoReturn
@@ -37,14 +38,25 @@ class Limbo:
         task = _this_task()
         self._returns[task] += self.closing
         if self._returns[task] > TOLD_SO_OFTEN:
-            asyncio._unregister_task(task)
-            task._log_destroy_pending = False  # type: ignore[attr-defined]  # asyncio's own switch
-            while True:
-                with suppress(asyncio.CancelledError):
-                    await asyncio.get_running_loop().create_future()
+            await _leave_behind(task)
         if self._returns[task] > CANCELLED_SO_OFTEN:
             raise FlowEnded
         while True:
+            await asyncio.get_running_loop().create_future()
+
+
+async def _leave_behind(task: asyncio.Task[Any]) -> NoReturn:
+    """Stay here for good, out of asyncio's sight and of the garbage collector's.
+
+    A flow that loops over whatever it catches must not run again. The collector would throw
+    `GeneratorExit` into it and never come back, so the task is kept on purpose: one that
+    swallows all is rare, and costs its memory until the process ends.
+    """
+    asyncio._unregister_task(task)
+    task._log_destroy_pending = False  # type: ignore[attr-defined]  # asyncio's own switch
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(task))
+    while True:
+        with suppress(asyncio.CancelledError):
             await asyncio.get_running_loop().create_future()
 
 

@@ -10,7 +10,7 @@ import msgspec
 
 from loom_mq.clock import JournalClock
 from loom_mq.codec.failures import describe_exception
-from loom_mq.errors import LoomError
+from loom_mq.errors import FlowError, LoomError
 from loom_mq.flows.activation import Activation
 from loom_mq.flows.context import Context
 from loom_mq.flows.desk import Desk
@@ -149,15 +149,15 @@ class _Code:
             return f"{unreached}, and the code does not come there"
         if self._activation.finished:
             return self._compare_end()
-        if self._state.status in (Status.COMPLETED, Status.FAILED):
-            return (
-                f"the history ends {self._state.status.value}, and the code goes on to "
-                f"{self.reached()}"
-            )
+        if self._state.status is Status.COMPLETED:
+            # a failure may come from a call that leaves no record, such as a decision
+            return f"the history ends completed, and the code goes on to {self.reached()}"
         return ""
 
     def _compare_end(self) -> str:
         state, error = self._state, self._activation.error
+        if isinstance(error, asyncio.CancelledError):
+            error = FlowError("the flow cancelled itself")
         if state.status is Status.COMPLETED:
             if error is not None:
                 return f"the history ends completed, and the code raises {_headline(error)}"

@@ -18,7 +18,7 @@ from functools import wraps
 from types import FrameType
 from typing import Any, Protocol, TypeVar, cast
 
-from loom_mq.errors import ConfigurationError, UnsupportedInFlowError
+from loom_mq.errors import ConfigurationError, FlowError, UnsupportedInFlowError
 from loom_mq.kernel.identity import Scope
 
 T = TypeVar("T")
@@ -75,6 +75,20 @@ current_strand: ContextVar[Strand | None] = ContextVar("loom_strand", default=No
 """The strand of flow code that is running; None in a step's effect and outside flows."""
 
 
+_users_code: ContextVar[bool] = ContextVar("loom_users_code", default=False)
+"""Whether an effect runs, and what it makes."""
+
+
+async def _contained(coro: Coroutine[Any, Any, T]) -> T:
+    """`SystemExit` in a task ends the event loop, and with it the worker: in users' code it
+    is an error of that task (C70).
+    """
+    try:
+        return await coro
+    except (SystemExit, KeyboardInterrupt) as error:
+        raise FlowError(f"a task raised {type(error).__name__}: {error}") from error
+
+
 def _made_by_as_completed() -> bool:
     """Whether `asyncio.as_completed` makes a task of a coroutine: it puts them into a set
     first, whose order is that of their addresses.
@@ -119,12 +133,17 @@ def task_factory(
     """Make a task; inside flow code, in a strand of its own."""
     parent = current_strand.get() if context is None else context.get(current_strand)
     if parent is None:
-        return asyncio.Task(coro, loop=loop, context=context, **options)
+        if not (_users_code.get() if context is None else context.get(_users_code, False)):
+            return asyncio.Task(coro, loop=loop, context=context, **options)
+        task = asyncio.Task(_contained(coro), loop=loop, context=context, **options)
+        task.add_done_callback(lambda _task: coro.close())
+        return task
     own = copy_context() if context is None else context.copy()
     strand = Strand(parent.keeper, parent.task_path(), ordered=not _made_by_as_completed())
     own.run(current_strand.set, strand)
     number = parent.keeper.count_task()
-    task = FlowTask(coro, number=number, loop=loop, context=own, **options)
+    task = FlowTask(_contained(coro), number=number, loop=loop, context=own, **options)
+    task.add_done_callback(lambda _task: coro.close())  # one that was cancelled before it began
     parent.keeper.adopt(task)
     return task
 
@@ -132,11 +151,12 @@ def task_factory(
 @contextmanager
 def outside_flow() -> Iterator[None]:
     """What runs within is no flow code, though a flow awaits it: an effect, a pause."""
-    token = current_strand.set(None)
+    strand, users = current_strand.set(None), _users_code.set(True)
     try:
         yield
     finally:
-        current_strand.reset(token)
+        _users_code.reset(users)
+        current_strand.reset(strand)
 
 
 def _refused_in_flows(function: Callable[..., T], what: str) -> Callable[..., T]:

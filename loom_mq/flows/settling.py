@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import builtins
+from functools import partial
+from types import ModuleType
 from typing import Any
 
 import msgspec
@@ -64,16 +66,29 @@ def _with_payload(
     around: Surroundings, step: Step[..., Any], error: TypedFailure[Any], failure: Failure
 ) -> Failure:
     try:
-        payload, value = error.payload_codec.roundtrip(
+        payload = error.payload_codec.encode(
             error.payload,
             what=f"failure {error.channel} of step {step.name}",
             limit=around.payload_limit,
         )
     except InputError as unfit:
         return describe_exception(unfit)
-    # what the flow catches is what a re-run will catch (K2)
-    error.args, error.payload = (value,), value
     return msgspec.structs.replace(failure, channel=error.channel, payload=payload)
+
+
+def thrown_failure(
+    step: Step[..., Any], failure: Failure, execution_id: str, original: BaseException
+) -> Exception:
+    """What the flow catches on the first run: built from the record, so that it is what a
+    re-run will catch (C18), with the traceback and the causes of the original.
+    """
+    error = recorded_failure(step, failure, execution_id)
+    if type(error) is type(original):
+        error.__cause__, error.__context__ = original.__cause__, original.__context__
+        error.__suppress_context__ = original.__suppress_context__
+        return error.with_traceback(original.__traceback__)
+    error.__cause__ = original
+    return error
 
 
 def recorded_failure(step: Step[..., Any], failure: Failure, execution_id: str) -> Exception:
@@ -81,8 +96,8 @@ def recorded_failure(step: Step[..., Any], failure: Failure, execution_id: str) 
 
     A typed failure is rebuilt as the class that the step declares (K5). Any other is
     rebuilt with its message when its class is built in, one of this package, or one that
-    the step's own module knows by name; no module is imported for it. Else it is a
-    `StepFailedError`.
+    the step's own module can name (`Name`, or `module.Name` of a module that it imports); no
+    module is imported for it. Else it is a `StepFailedError`.
     """
     kind = step.failures.get(failure.channel or "")
     if kind is not None and failure.payload is not None:
@@ -92,9 +107,14 @@ def recorded_failure(step: Step[..., Any], failure: Failure, execution_id: str) 
         return StepFailedError(
             f"step {step.name!r} failed with {failure.headline}", execution_id=execution_id
         )
-    # its own __init__ may want what nobody recorded (C18)
-    error = known.__new__(known)
-    Exception.__init__(error, failure.message)
+    try:
+        # its own __init__ may want what nobody recorded (C18)
+        error = known.__new__(known)
+        Exception.__init__(error, failure.message)
+    except Exception:  # a group, for one, wants its parts
+        return StepFailedError(
+            f"step {step.name!r} failed with {failure.headline}", execution_id=execution_id
+        )
     if isinstance(error, LoomError):
         error.execution_id = execution_id
     return error
@@ -102,8 +122,13 @@ def recorded_failure(step: Step[..., Any], failure: Failure, execution_id: str) 
 
 def _known_class(step: Step[..., Any], failure: Failure) -> type[Exception] | None:
     home = {"builtins": builtins, errors.__name__: errors}.get(failure.module)
-    names = step.function.__globals__ if home is None else vars(home)
-    for found in (names.get(failure.type), *names.values()):
+    names = _globals_of(step.function) if home is None else vars(home)
+    modules = (each for each in names.values() if isinstance(each, ModuleType))
+    for found in (
+        names.get(failure.type),
+        *names.values(),
+        *(vars(module).get(failure.type) for module in modules),
+    ):
         if (
             isinstance(found, type)
             and issubclass(found, Exception)
@@ -111,3 +136,9 @@ def _known_class(step: Step[..., Any], failure: Failure) -> type[Exception] | No
         ):
             return found
     return None
+
+
+def _globals_of(function: object) -> dict[str, Any]:
+    while isinstance(function, partial):
+        function = function.func
+    return getattr(function, "__globals__", {})

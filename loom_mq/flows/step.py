@@ -45,7 +45,12 @@ class Step(Generic[P, R]):
             )
         self.function = function
         self.is_async = inspect.iscoroutinefunction(function)
-        self.name = check_id(name or function.__name__, "step name")
+        own_name = name or getattr(function, "__name__", None)
+        if own_name is None:
+            raise ConfigurationError(
+                f"step {function!r} has no name of its own; give it one: @step(name=...)"
+            )
+        self.name = check_id(own_name, "step name")
         self.idempotent = idempotent
         self.retry = retry or (Retry() if idempotent else NO_RETRY)
         self.timeout = positive_seconds(timeout, f"step {self.name}: timeout")

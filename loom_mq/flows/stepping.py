@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
-from contextvars import ContextVar, copy_context
+from collections.abc import Callable, Coroutine, Generator, Mapping, Sequence
+from contextvars import Context, ContextVar, copy_context
 from functools import partial
 from typing import Any, Protocol
 from zlib import crc32
@@ -128,7 +128,38 @@ async def call_step(
 async def _call(
     step: Step[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], threads: Threads
 ) -> Any:
-    if step.is_async:
-        return await step.function(*args, **kwargs)
     context = copy_context()
-    return await threads.call(partial(context.run, partial(step.function, *args, **kwargs)))
+    function = partial(step.function, *args, **kwargs)
+
+    def call() -> Any:
+        return context.run(function)
+
+    if step.is_async:
+        return await _InContext(call(), context)
+    return await threads.call(call)
+
+
+class _InContext:
+    """Awaits a coroutine in a context of its own: what an effect sets is no affair of its
+    flow, whose re-runs would not see it (C74).
+    """
+
+    def __init__(self, coro: Coroutine[Any, Any, Any], context: Context) -> None:
+        self._coro = coro
+        self._context = context
+
+    def __await__(self) -> Generator[Any, None, Any]:
+        thrown: BaseException | None = None
+        while True:
+            try:
+                if thrown is None:
+                    awaited = self._context.run(self._coro.send, None)
+                else:
+                    awaited = self._context.run(self._coro.throw, thrown)
+            except StopIteration as stop:
+                return stop.value
+            try:
+                yield awaited
+                thrown = None
+            except BaseException as error:
+                thrown = error

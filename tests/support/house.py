@@ -98,6 +98,7 @@ class House:
         slots: int = 50,
         park_drain: float = 5.0,
         snapshot_every: int = 500,
+        unknown_flow_delay: float = 0.1,
     ) -> Worker:
         """Start one more worker."""
         owner = new_owner("worker", "test")
@@ -124,7 +125,7 @@ class House:
                 park_drain=park_drain,
                 backoff_park=0.5,
                 snapshot_every=snapshot_every,
-                unknown_flow_delay=0.1,
+                unknown_flow_delay=unknown_flow_delay,
                 mismatch_delay=0.1,
             ),
             clock=self.clock,
