@@ -31,6 +31,9 @@ T = TypeVar("T")
 ROUND = 0.01
 """Seconds in which flow code unwinds by one block, before it is told again to go on."""
 
+ROUNDS = 30
+"""Blocks within blocks that flow code may have to unwind by."""
+
 
 class Activation:
     """See the module's docstring.
@@ -167,14 +170,20 @@ class Activation:
         clock = desk.around.clock
         deadline = clock.monotonic() + grace
         tasks = {task for task in (desk.main, *desk.tasks) if task is not None and not task.done()}
-        again = tasks
+        again, rounds = tasks, 0
         while tasks and (left := deadline - clock.monotonic()) > 0:
+            rounds += 1
+            if rounds > ROUNDS and again == tasks:
+                break  # no effect is at work, and flow code that swallows all will not end
             for task in again:
                 task.cancel()
             _done, tasks = await asyncio.wait(tasks, timeout=min(ROUND, left))
             # flow code that cleans up without a shield swallows one cancellation for each
             # block; an effect that cleans up is told once, and left to it
             again = {task for task in tasks if not desk.is_working(task)}
+        for task in tasks:
+            if not desk.is_working(task):
+                desk.limbo.leave_behind(task)
         return not tasks
 
     # ---- what the context asks for --------------------------------------------------

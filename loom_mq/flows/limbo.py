@@ -27,6 +27,7 @@ class Limbo:
     def __init__(self) -> None:
         self.closing = False
         self._returns: Counter[asyncio.Task[Any]] = Counter()
+        self._left: set[asyncio.Task[Any]] = set()
 
     async def stay(self) -> NoReturn:
         """Never return: what comes next belongs to a later run of the flow.
@@ -38,26 +39,29 @@ class Limbo:
         task = _this_task()
         self._returns[task] += self.closing
         if self._returns[task] > TOLD_SO_OFTEN:
-            await _leave_behind(task)
+            self.leave_behind(task)
+            while True:
+                with suppress(asyncio.CancelledError):
+                    await asyncio.get_running_loop().create_future()
         if self._returns[task] > CANCELLED_SO_OFTEN:
             raise FlowEnded
         while True:
             await asyncio.get_running_loop().create_future()
 
+    def leave_behind(self, task: asyncio.Task[Any]) -> None:
+        """Keep a task for good, out of asyncio's sight and of the garbage collector's.
 
-async def _leave_behind(task: asyncio.Task[Any]) -> NoReturn:
-    """Stay here for good, out of asyncio's sight and of the garbage collector's.
-
-    A flow that loops over whatever it catches must not run again. The collector would throw
-    `GeneratorExit` into it and never come back, so the task is kept on purpose: one that
-    swallows all is rare, and costs its memory until the process ends.
-    """
-    asyncio._unregister_task(task)
-    task._log_destroy_pending = False  # type: ignore[attr-defined]  # asyncio's own switch
-    ctypes.pythonapi.Py_IncRef(ctypes.py_object(task))
-    while True:
-        with suppress(asyncio.CancelledError):
-            await asyncio.get_running_loop().create_future()
+        A flow that loops over whatever it catches must not run again. The collector would
+        throw `GeneratorExit` into it and never come back, and the end of the event loop would
+        wait for it. One that swallows all is rare, and costs its memory until the process
+        ends.
+        """
+        if task in self._left:
+            return
+        self._left.add(task)
+        asyncio._unregister_task(task)
+        task._log_destroy_pending = False  # type: ignore[attr-defined]  # asyncio's own switch
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(task))
 
 
 def _this_task() -> asyncio.Task[Any]:

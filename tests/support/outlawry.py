@@ -13,7 +13,7 @@ import msgspec
 import loom_mq as loom
 
 ROOT: Final = Path(__file__).parents[2]
-WITHIN: Final = 20.0
+WITHIN: Final = 40.0
 
 
 class Told(msgspec.Struct):

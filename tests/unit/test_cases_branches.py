@@ -1,9 +1,10 @@
-"""K3, C09: branches that meet by asyncio's own means do so again on every re-run."""
+"""K3, C09, C100: branches that meet by asyncio's own means do so again on every re-run."""
 
 from __future__ import annotations
 
 import asyncio
 import gc
+import random
 
 import pytest
 
@@ -54,6 +55,67 @@ async def test_c09_a_rerun_under_another_timing_repeats_what_was_seen(flow: Flow
 
 ORDERED = (branch_flows.cancelled_by_itself, branch_flows.straggler)
 """Flows that note each result the moment they get it."""
+
+
+# ---- C100: signals and completions close together -----------------------------------------------
+
+SIGNALS = 200
+effects: list[int] = []
+branches: dict[int, set[str]] = {}
+
+
+@loom.step
+async def runs(number: int) -> int:
+    effects.append(number)
+    await asyncio.sleep(random.choice((0, 0, 0.001, 0.003)))
+    return number
+
+
+@loom.flow
+async def one_at_a_time(ctx: loom.Context) -> list[str]:
+    """A signal starts a step only if none is running."""
+    done: list[str] = []
+    running: asyncio.Task[int] | None = None
+    for signal in range(SIGNALS):
+        await ctx.suspend(on="Signal", type=int)
+        branch = "ignored" if running is not None and not running.done() else "started"
+        branches.setdefault(signal, set()).add(branch)
+        done.append(branch)
+        if branch == "started":
+            running = asyncio.create_task(ctx.run(runs, signal))
+            await asyncio.sleep(0)  # it begins before the next wait keeps it from beginning
+    if running is not None:
+        await running
+    return done
+
+
+async def test_c100_signals_around_completions_are_replayed_in_their_order() -> None:
+    """C100: the same branch at each signal in each replay, and as many runs in the journal as
+    there were effects.
+    """
+    effects.clear()
+    branches.clear()
+    chance = random.Random(100)
+    async with House([one_at_a_time]) as house:
+        handle = await house.client.start(one_at_a_time, id="e")
+        sent: list[asyncio.Task[loom.Answered]] = []
+        for signal in range(SIGNALS):
+            sent.append(asyncio.create_task(handle.resume("Signal", signal, timeout=30)))
+            for _ in range(chance.choice((0, 0, 1, 2, 5, 20))):
+                await asyncio.sleep(0)
+            await asyncio.sleep(chance.choice((0, 0, 0, 0.001, 0.004)))
+        await asyncio.gather(*sent)
+        result = await handle.result(timeout=30)
+        log = await house.log("e")
+    for length in (*range(10, len(log), 10), len(log)):
+        outcome = await rehearse(one_at_a_time, log[:length])
+        assert outcome.ok, f"after {length} of {len(log)} events: {outcome.problem}"
+    assert result.count("ignored") > 5
+    assert result.count("started") > 5
+    assert {signal: {branch} for signal, branch in enumerate(result)} == branches
+    frames = fold(log).frames
+    assert len(frames) == len(effects) == result.count("started")
+    assert sum(frame.attempts for frame in frames.values()) == len(effects)
 
 
 # ---- what must not count as the flow's own ------------------------------------------------

@@ -12,7 +12,7 @@ from structlog.testing import capture_logs
 import loom_mq as loom
 from tests.support.house import House, until
 
-DELAY = 0.2
+DELAY = 0.1
 """Seconds that an old worker leaves alone what it does not know; 2 in a real one."""
 
 
