@@ -160,7 +160,8 @@ def _running(
                 f"It was recovered {row.recoveries} times without any progress since and is no "
                 f"longer tried; its last worker was {row.owner}.",
                 at,
-                f"mend the flow, then {command('cancel', row.execution_id)} and start it again",
+                "mend what kills its workers, then "
+                + command("recover", row.execution_id, options=("--again",)),
             )
         if not fleet.has("dispatcher"):
             return no_dispatcher(f"Its worker {row.owner} is gone, and", at, fleet)

@@ -129,13 +129,26 @@ async def uses_a_thread(ctx: loom.Context) -> None:
     await asyncio.get_running_loop().run_in_executor(None, len, "abc")
 
 
-@pytest.mark.parametrize("flow", [waits_by_the_clock, naps, limits_by_hand, uses_a_thread])
+@loom.flow
+async def in_any_order(ctx: loom.Context) -> None:
+    async def branch() -> None:
+        await ctx.run(step_one)
+
+    for first in asyncio.as_completed([branch(), branch()]):
+        await first
+
+
+@pytest.mark.parametrize(
+    "flow", [waits_by_the_clock, naps, limits_by_hand, uses_a_thread, in_any_order]
+)
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
 async def test_k12_flow_code_cannot_wait_by_the_clock(flow: loom.Flow[None, None]) -> None:
     """What timing decides and no log could repeat is refused, with what to use instead."""
     async with House([flow]) as house:
         handle = await house.client.start(flow)
-        with pytest.raises(loom.ExecutionFailedError, match=r"ctx\.(sleep|run)") as caught:
+        with pytest.raises(
+            loom.ExecutionFailedError, match=r"ctx\.(sleep|run)|ensure_future"
+        ) as caught:
             await handle.result(timeout=10)
     assert caught.value.error_type == "UnsupportedInFlowError"
 
