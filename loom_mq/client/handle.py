@@ -133,6 +133,7 @@ class Handle(Generic[T_co]):
         *,
         type: object = None,
         answer_id: str | None = None,
+        wait_id: str | None = None,
         timeout: float = 10.0,
     ) -> Answered:
         """Answer a gate (K7). Durable when this returns.
@@ -144,16 +145,18 @@ class Handle(Generic[T_co]):
             answer: must fit the gate's type.
             type: how to encode it; the answer's own type by default.
             answer_id: the same id twice counts once; a new one by default.
+            wait_id: the very wait to answer, as `loom history` shows it, and no later one of
+                that gate; whichever is open, or opens next, by default.
             timeout: seconds to wait, first for the answer to be stored, then for the
                 gate to take it.
 
         Raises:
             ResumeRefusedError: `reason` says why: unknown-execution, terminal, wrong-type,
-                in-doubt.
+                in-doubt, null-answer-after-parked-failure.
             WaitTimeoutError: not stored in time; sending the same `answer_id` again is safe.
         """
         return await self.resume_as(
-            "", gate, answer, type=type, answer_id=answer_id, timeout=timeout
+            "", gate, answer, type=type, answer_id=answer_id, wait_id=wait_id, timeout=timeout
         )
 
     async def resume_as(
@@ -164,6 +167,7 @@ class Handle(Generic[T_co]):
         *,
         type: object = None,
         answer_id: str | None = None,
+        wait_id: str | None = None,
         timeout: float = 10.0,
     ) -> Answered:
         """Answer a gate in somebody's name (K7): as `resume`, with the name on the log.
@@ -174,6 +178,7 @@ class Handle(Generic[T_co]):
             answer: see `resume`.
             type: see `resume`.
             answer_id: see `resume`.
+            wait_id: see `resume`.
             timeout: see `resume`.
 
         Raises:
@@ -188,6 +193,7 @@ class Handle(Generic[T_co]):
                 gate=gate,
                 payload=payload,
                 item_id=answer_id or "",
+                wait_id=wait_id or "",
                 actor=check_actor(actor),
             ),
             lambda stored: gate in stored.gates,

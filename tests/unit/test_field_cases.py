@@ -233,3 +233,22 @@ async def test_c92_a_flow_that_lets_one_pass_fails(house: House) -> None:
     handle = await house.client.start(stops_itself)
     with pytest.raises(loom.ExecutionFailedError, match="StopIteration"):
         await handle.result(timeout=10)
+
+
+# ---- K7: an answer for one wait and no other -------------------------------------------------
+
+
+@loom.flow
+async def asks_twice(ctx: loom.Context) -> list[str]:
+    return [await ctx.suspend(on="Gate", type=str), await ctx.suspend(on="Gate", type=str)]
+
+
+async def test_k7_an_answer_that_names_its_wait_is_taken_by_no_other() -> None:
+    """K7: the second wait's answer comes first and is kept for it; one for a wait that is over
+    is taken by nobody.
+    """
+    async with House([asks_twice]) as house:
+        handle = await house.client.start(asks_twice, id="e")
+        assert await handle.resume("Gate", "two", wait_id="#1", timeout=0.3)
+        assert await handle.resume("Gate", "one", wait_id="#0") is loom.Answered.TAKEN
+        assert await handle.result(timeout=10) == ["one", "two"]
