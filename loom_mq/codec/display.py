@@ -9,8 +9,12 @@ from typing import Final
 import msgspec
 
 from loom_mq.codec import plain, tagged
+from loom_mq.model.failures import Failure
 
 _typed: Final = msgspec.msgpack.Decoder(ext_hook=lambda code, data: f"<form {code}>")
+
+
+_failure = msgspec.msgpack.Decoder(Failure)
 
 
 def to_display(data: bytes) -> object:
@@ -33,6 +37,8 @@ def to_display(data: bytes) -> object:
                 return f"<{len(data) - 1} bytes by the step's own codec>"
             case plain.ERASED:
                 return "<erased>"
+            case plain.FAILED:
+                return f"failed: {_failure.decode(data[1:]).headline}"
             case b"":
                 return "<no value>"
     except Exception as error:  # whatever somebody else wrote, a listing must go on

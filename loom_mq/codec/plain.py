@@ -17,6 +17,9 @@ PLAIN: Final = b"\x02"
 JSON: Final = b"\x03"
 OWN: Final = b"\x04"
 """What a step's own codec made; nobody else reads it (`own`)."""
+FAILED: Final = b"\x06"
+"""Begins the record of a decision that raised an error: what follows is the failure."""
+
 ERASED: Final = b"\x05"
 """The whole stored form of a value that was erased (J8); nothing follows it."""
 

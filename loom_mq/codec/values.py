@@ -11,6 +11,7 @@ header body
 0x03   JSON from outside; takes its type when read
 0x04   bytes of a step's own codec (`own`)
 0x05   nothing: the value was erased (J8)
+0x06   a failure as msgpack: a decision raised it instead of making a value
 ====== ===================================================================================
 
 What a step returns is what a re-run will see: `roundtrip` gives both, equal, types

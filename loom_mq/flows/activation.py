@@ -13,11 +13,13 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextvars import copy_context
 from typing import Any, NoReturn, TypeVar
 
+from loom_mq.codec.plain import FAILED
 from loom_mq.codec.values import ValueCodec, codec_for
 from loom_mq.errors import FlowCodeMismatchError
 from loom_mq.flows.desk import Desk
 from loom_mq.flows.effects import Effects
 from loom_mq.flows.scope import current_strand
+from loom_mq.flows.settling import choice_failure, stored_failure
 from loom_mq.flows.step import Step
 from loom_mq.flows.waits import Waits
 from loom_mq.ids import Ids
@@ -205,19 +207,29 @@ class Activation:
         recorded = self.log.state.decisions.get(place)
         turn = await self._asked(place, known=recorded is not None)
         if recorded is not None:
+            if recorded.startswith(FAILED):
+                raise choice_failure(recorded, self.log.key.execution_id)
             return codec.decode(recorded)
-        data, value = codec.roundtrip(
-            make(), what=f"decision {name}", limit=self._desk.around.payload_limit
-        )
+        try:
+            data, value = codec.roundtrip(
+                make(), what=f"decision {name}", limit=self._desk.around.payload_limit
+            )
+        except Exception as error:  # the flow may catch it, and must meet it again
+            data = stored_failure(error)
+            self.log.emit(ev.DecisionRecorded(place, name, data, turn))
+            raise choice_failure(data, self.log.key.execution_id) from error
         self.log.emit(ev.DecisionRecorded(place, name, data, turn))
         return value
 
     async def emit(self, place: str, topic: str, codec: ValueCodec, value: object) -> None:
         """Record something for the flow's subscribers, once."""
         known = place in self.log.state.ops
-        turn = await self._asked(place, known=known)
+        failed = not known and self._desk.went_on_after(place)
+        turn = await self._asked(place, known=known or failed)
         if not known:
             data = codec.encode(value, what=f"emit {topic}", limit=self._desk.around.payload_limit)
+            if failed:
+                await self.misfit(f"at place {place} emit {topic!r} failed, and now it does not")
             self.log.emit(ev.CustomEmitted(place, topic, data, turn))
 
     async def _asked(self, place: str, *, known: bool) -> int:

@@ -17,6 +17,7 @@ from loom_mq.flows.surroundings import Surroundings
 from loom_mq.flows.turns import Turns
 from loom_mq.journal.log import ExecutionLog
 from loom_mq.kernel.fold import OpKind
+from loom_mq.kernel.identity import Scope
 from loom_mq.model.execution import InboxItem
 
 shielded: ContextVar[bool] = ContextVar("loom_shielded", default=False)
@@ -233,6 +234,15 @@ class Desk:
             f"at place {place} the log holds {_operation(kind, name)}, and the code does not come "
             "there"
         )
+
+    def went_on_after(self, place: str) -> bool:
+        """Whether the log holds later calls of the same strand, though nothing of this one: it
+        raised an error then, which leaves no record, and will raise it again.
+        """
+        path, _hash, number = place.rpartition("#")
+        scope = Scope(path)
+        scope.calls, scope.tasks = int(number) + 1, sys.maxsize
+        return scope.went_on_in(self.log.state.ops)
 
     def unreached_operation(self) -> str:
         """What the log holds in the flow's own strand beyond the present point; for when it

@@ -156,12 +156,17 @@ class _Code:
 
     def _compare_end(self) -> str:
         state, error = self._state, self._activation.error
+        result = b""
+        if error is None:
+            try:
+                result = self._flow.result_codec.encode(self._activation.result, what="result")
+            except LoomError as unfit:
+                error = unfit
         if isinstance(error, asyncio.CancelledError):
             error = FlowError("the flow cancelled itself")
         if state.status is Status.COMPLETED:
             if error is not None:
                 return f"the history ends completed, and the code raises {_headline(error)}"
-            result = self._flow.result_codec.encode(self._activation.result, what="result")
             if result != state.result:
                 return "the history ends completed with another result than the code returns"
         if state.status is Status.FAILED and state.failure is not None:

@@ -132,7 +132,9 @@ def task_factory(
 ) -> asyncio.Task[Any]:
     """Make a task; inside flow code, in a strand of its own."""
     parent = current_strand.get() if context is None else context.get(current_strand)
-    if parent is None:
+    # outside any task it is the event loop that makes one, such as to close a generator that
+    # was lost: whatever context it has come by, it is no part of a flow
+    if parent is None or asyncio.current_task(loop) is None:
         if not (_users_code.get() if context is None else context.get(_users_code, False)):
             return asyncio.Task(coro, loop=loop, context=context, **options)
         task = asyncio.Task(_contained(coro), loop=loop, context=context, **options)

@@ -12,7 +12,8 @@ import msgspec
 from loom_mq import errors
 from loom_mq.clock import MICROS
 from loom_mq.codec.failures import describe_exception
-from loom_mq.errors import InputError, LoomError, StepFailedError
+from loom_mq.codec.plain import FAILED
+from loom_mq.errors import FlowError, InputError, LoomError, StepFailedError
 from loom_mq.flows.failure import TypedFailure
 from loom_mq.flows.step import Step
 from loom_mq.flows.surroundings import Surroundings
@@ -83,12 +84,31 @@ def thrown_failure(
     re-run will catch (C18), with the traceback and the causes of the original.
     """
     error = recorded_failure(step, failure, execution_id)
-    if type(error) is type(original):
+    if isinstance(original, Exception) and _same_class(error, original):
         error.__cause__, error.__context__ = original.__cause__, original.__context__
         error.__suppress_context__ = original.__suppress_context__
         return error.with_traceback(original.__traceback__)
     error.__cause__ = original
     return error
+
+
+def stored_failure(error: Exception) -> bytes:
+    """What is recorded of a decision that raised `error`."""
+    return FAILED + msgspec.msgpack.encode(describe_exception(error))
+
+
+def choice_failure(data: bytes, execution_id: str) -> Exception:
+    """The error of such a decision, for the first run and for every other: of its own class
+    when that is built in or one of this package, else a `FlowError` that names it.
+    """
+    failure = msgspec.msgpack.decode(data[1:], type=Failure)
+    home = {"builtins": builtins, errors.__name__: errors}.get(failure.module)
+    kind = None if home is None else vars(home).get(failure.type)
+    if isinstance(kind, type) and issubclass(kind, Exception):
+        rebuilt = _rebuilt(kind, failure.message, execution_id)
+        if rebuilt is not None:
+            return rebuilt
+    return FlowError(f"a decision failed with {failure.headline}", execution_id=execution_id)
 
 
 def recorded_failure(step: Step[..., Any], failure: Failure, execution_id: str) -> Exception:
@@ -107,16 +127,44 @@ def recorded_failure(step: Step[..., Any], failure: Failure, execution_id: str) 
         return StepFailedError(
             f"step {step.name!r} failed with {failure.headline}", execution_id=execution_id
         )
-    try:
-        # its own __init__ may want what nobody recorded (C18)
-        error = known.__new__(known)
-        Exception.__init__(error, failure.message)
-    except Exception:  # a group, for one, wants its parts
+    rebuilt = _rebuilt(known, failure.message, execution_id)
+    if rebuilt is None:
         return StepFailedError(
             f"step {step.name!r} failed with {failure.headline}", execution_id=execution_id
         )
+    return rebuilt
+
+
+def _rebuilt(kind: type[Exception], message: str, execution_id: str) -> Exception | None:
+    """An error of this class with this message; None when it cannot be had."""
+    try:
+        # its own __init__ may want what nobody recorded (C18)
+        error = kind.__new__(kind)
+        Exception.__init__(error, message)
+    except Exception:  # a group, for one, wants its parts
+        return None
     if isinstance(error, LoomError):
         error.execution_id = execution_id
+    return error if _reads(error, message) else _worded(kind, message)
+
+
+def _reads(error: Exception, message: str) -> bool:
+    try:
+        return str(error) == message
+    except Exception:  # its text is made of what nobody recorded
+        return False
+
+
+def _worded(kind: type[Exception], message: str) -> Exception:
+    """One of a class whose text is made of attributes: it says what was recorded."""
+
+    def say(_self: Exception) -> str:
+        return message
+
+    members = {"__str__": say, "__module__": kind.__module__, "__qualname__": kind.__qualname__}
+    worded: type[Exception] = type(kind.__name__, (kind,), members)
+    error = worded.__new__(worded)
+    Exception.__init__(error, message)
     return error
 
 
@@ -142,3 +190,8 @@ def _globals_of(function: object) -> dict[str, Any]:
     while isinstance(function, partial):
         function = function.func
     return getattr(function, "__globals__", {})
+
+
+def _same_class(error: Exception, original: Exception) -> bool:
+    kind = type(original)
+    return type(error) is kind or kind in type(error).__bases__

@@ -254,18 +254,6 @@ async def as_completed_of_tasks(ctx: loom.Context) -> list[str]:
     return [await each for each in asyncio.as_completed(tasks)]
 
 
-@loom.flow
-async def waits_for_gathers(ctx: loom.Context) -> list[str]:
-    """Sets of futures that are no tasks, gone through as they come."""
-    seen: list[str] = []
-    pairs = [asyncio.gather(ctx.run(work, f"{n}"), ctx.run(work, f"{n}'")) for n in "abcdefgh"]
-    done, _none = await asyncio.wait(pairs)
-    for pair in done:
-        first, second = pair.result()
-        seen.append(f"{first}{second}: {await worked(ctx, 'after ' + first)}")
-    return seen
-
-
 FLOWS = (
     by_queue,
     by_lock,

@@ -144,7 +144,8 @@ SWALLOWERS = (poll_with_a_bare_except, branches_with_a_bare_except, gates_with_a
 
 async def outlaw_among_others(flow: loom.Flow[None, str], *, ends: bool) -> dict[str, object]:
     """How it ends, and whether ten others beside it and after it do."""
-    async with House([flow, ordinary]) as house:
+    async with House([flow, ordinary], workers=0) as house:
+        await house.worker(park_drain=0.1)
         before = [await house.client.start(ordinary) for _ in range(OTHERS // 2)]
         outlaw = await house.client.start(flow, id="outlaw")
         if not ends:

@@ -28,13 +28,6 @@ async def test_k3_every_prefix_fits(flow: Flow, seed: int) -> None:
         assert outcome.ok, f"after {length} of {len(events)} events: {outcome.problem}"
 
 
-async def test_k3_futures_in_sets_are_met_in_the_same_order() -> None:
-    """K3: what `asyncio.wait` hands out, though it was no task that it waited for."""
-    _seen, events = await first_run(branch_flows.waits_for_gathers, 1)
-    outcome = await rehearse(branch_flows.waits_for_gathers, events)
-    assert outcome.ok, outcome.problem
-
-
 @pytest.mark.parametrize("flow", branch_flows.FLOWS, ids=lambda flow: flow.name)
 async def test_c09_a_rerun_under_another_timing_repeats_what_was_seen(flow: Flow) -> None:
     """C09: what was seen before the crash is seen again, in its order."""
@@ -162,35 +155,6 @@ async def test_k3_garbage_of_others_takes_no_place_in_a_flow() -> None:
     assert set(fold(log).frames) == {"#0", "#1", "~0#0", "~1#0"}
     outcome = await rehearse(collects, log)
     assert outcome.ok, outcome.problem
-
-
-@loom.flow
-async def spins(ctx: loom.Context) -> list[str]:
-    """Waits for its branch by looking again and again."""
-    seen: list[str] = []
-
-    async def branch() -> None:
-        seen.append(await ctx.run(note, "x"))
-
-    task = asyncio.create_task(branch())
-    while not seen:
-        await asyncio.sleep(0)
-    await task
-    return seen
-
-
-async def test_k12_a_flow_that_spins_comes_to_an_end() -> None:
-    """K12: it never rests, so it could never be told; an end or an error, but no hang."""
-    async with House([spins]) as house:
-        handle = await house.client.start(spins, id="e")
-        try:
-            end = str(await handle.result(timeout=3))
-        except loom.ExecutionFailedError as error:
-            end = error.message
-        log = await house.log("e")
-    assert end == "['x']" or "sleep" in end
-    async with asyncio.timeout(3):
-        await rehearse(spins, log)
 
 
 # ---- decisions, emits and ends that fail ----------------------------------------------------
