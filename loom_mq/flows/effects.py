@@ -87,7 +87,7 @@ class Effects:
         return ended and self._desk.log.state.serves(place)
 
     def _served(self, step: Step[..., Any], frame: Frame) -> object:
-        if frame.status is FrameStatus.CANCELLED:
+        if frame.status is FrameStatus.CANCELLED or frame.withdrawn:
             raise asyncio.CancelledError
         if frame.failure is not None and frame.status is FrameStatus.FAILED:
             raise recorded_failure(step, frame.failure, self._desk.log.key.execution_id)
@@ -194,6 +194,11 @@ class Effects:
             turn = await self._turn(call, interrupted=done.event is None)
         except asyncio.CancelledError:
             desk.log.emit(msgspec.structs.replace(event, turn=ev.UNTOLD))
+            if done.event is not None:
+                # it ended before the cancellation came: both are on the log, and the flow is
+                # told of the cancellation in a turn like any other
+                turn = await self._turn(call, interrupted=True)
+                desk.log.emit(ev.StepCancelled(call.place, turn))
             raise
         desk.log.emit(msgspec.structs.replace(event, turn=turn))
         if done.event is None:

@@ -172,6 +172,7 @@ def _step_started(state: ExecutionState, event: ev.StepStarted, _at: int) -> Non
     frame.attempts = event.attempt
     frame.arguments = event.arguments
     frame.once = event.once
+    frame.withdrawn = False
 
 
 def _step_completed(state: ExecutionState, event: ev.StepCompleted, _at: int) -> None:
@@ -195,7 +196,10 @@ def _step_failed(state: ExecutionState, event: ev.StepFailed, _at: int) -> None:
 
 def _step_cancelled(state: ExecutionState, event: ev.StepCancelled, _at: int) -> None:
     if (frame := state.frames.get(event.step_id)) is not None:
-        frame.status = FrameStatus.CANCELLED
+        if frame.status in (_STEP_COMPLETED, _STEP_FAILED):
+            frame.withdrawn = True
+        else:
+            frame.status = FrameStatus.CANCELLED
         state.settle(event.step_id, event.turn)
 
 

@@ -40,6 +40,7 @@ class Frame(msgspec.Struct, gc=False):
         failed_at: sequence of the failure that ended it, -1 before one.
         arguments: checksum of the arguments of its newest start, 0 for none.
         once: its effect must not run twice (K6).
+        withdrawn: it ended, and the flow, which had cancelled it meanwhile, was told that.
     """
 
     name: str
@@ -52,6 +53,7 @@ class Frame(msgspec.Struct, gc=False):
     failed_at: int = -1
     arguments: int = 0
     once: bool = False
+    withdrawn: bool = False
 
 
 class Answer(msgspec.Struct, frozen=True, gc=False):
@@ -138,7 +140,7 @@ class ExecutionState(msgspec.Struct):
             return True  # an answer, a decision, a cancellation: nothing could be found out anew
         if frame.status is FrameStatus.FAILED:
             known = frame.once or (frame.failure is not None and frame.failure.channel)
-            return bool(known) or self.went_past(frame)
+            return bool(known) or frame.withdrawn or self.went_past(frame)
         return frame.status in (FrameStatus.COMPLETED, FrameStatus.CANCELLED)
 
     def script(self) -> list[tuple[int, list[str]]]:

@@ -95,12 +95,13 @@ GUARDS: Final[tuple[Guard, ...]] = (
     ),
     Guard(
         "serve-untyped", "K2", "an untyped failure that nobody went past is served", STATE,
-        "            return bool(known) or self.went_past(frame)\n", "            return True\n",
+        "            return bool(known) or frame.withdrawn or self.went_past(frame)\n",
+        "            return True\n",
         (f"{CAUGHT}::test_0105_a_caught_failure_is_recovered_and_its_step_runs_again",),
     ),
     Guard(
         "serve-went-past", "K3", "a failure that the flow went past is found out anew", STATE,
-        "            return bool(known) or self.went_past(frame)\n",
+        "            return bool(known) or frame.withdrawn or self.went_past(frame)\n",
         "            return bool(known)\n",
         ("tests/unit/test_engine.py::test_c18_a_failure_that_the_flow_went_past_is_met_again",),
     ),

@@ -214,3 +214,20 @@ def test_k3_what_is_found_out_anew_is_told_anew() -> None:
     assert fold(again[:3]).settled == {"#0": 1}
     assert fold(again).settled == {}
     assert fold(again).script() == []
+
+
+def test_k3_a_step_that_ended_before_its_cancellation_came_is_told_as_cancelled() -> None:
+    """K3, K10: both are on the log; the step is completed, and what the flow was told is that
+    it is cancelled, in its turn.
+    """
+    state = fold(
+        log(
+            STARTED,
+            ev.StepStarted("#0", "s", 1),
+            ev.StepCompleted("#0", b"r", ev.UNTOLD),
+            ev.StepCancelled("#0", 3),
+        )
+    )
+    frame = state.frames["#0"]
+    assert (frame.status, frame.withdrawn, frame.result) == (FrameStatus.COMPLETED, True, b"r")
+    assert state.script() == [(3, ["#0"])]

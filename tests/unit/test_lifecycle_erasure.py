@@ -118,7 +118,7 @@ def test_a_member_that_is_new_must_be_thought_about() -> None:
     }
     structure |= {"failed_while_parked", "started_at", "updated_at", "ended_at"}
     assert set(ExecutionState.__struct_fields__) == data | structure
-    frame = {"name", "status", "attempts", "failures", "due", "failed_at", "once"}
+    frame = {"name", "status", "attempts", "failures", "due", "failed_at", "once", "withdrawn"}
     assert set(Frame.__struct_fields__) == frame | {"result", "failure", "arguments"}
 
 
