@@ -101,6 +101,13 @@ def _started(state: ExecutionState, event: ev.ExecutionStarted, at: int) -> None
 
 def _recovered(state: ExecutionState, _event: ev.ExecutionRecovered, _at: int) -> None:
     state.recoveries += 1
+    # what nobody went past is found out anew (K2), and stays so: what the flow does from here
+    # on is no going past it
+    for place, frame in state.frames.items():
+        if frame.status is _STEP_FAILED and not state.serves(place):
+            frame.status = _STEP_RETRYING
+            frame.due = 0
+            state.settled.pop(place, None)
 
 
 def _suspended(state: ExecutionState, event: ev.ExecutionSuspended, _at: int) -> None:

@@ -231,3 +231,18 @@ def test_k3_a_step_that_ended_before_its_cancellation_came_is_told_as_cancelled(
     frame = state.frames["#0"]
     assert (frame.status, frame.withdrawn, frame.result) == (FrameStatus.COMPLETED, True, b"r")
     assert state.script() == [(3, ["#0"])]
+
+
+def test_k2_a_failure_that_a_recovery_reopened_stays_open() -> None:
+    """K2, K3: whatever the flow does after the recovery, it was not told of that failure."""
+    events = (
+        STARTED,
+        ev.StepStarted("~0#0", "s", 1),
+        ev.StepFailed("~0#0", FAILURE, 1),
+        ev.ExecutionRecovered("w", 2),
+        ev.StepStarted("#0", "end", 1),
+        ev.StepCompleted("#0", b"r", 2),
+    )
+    state = fold(log(*events))
+    assert not state.serves("~0#0")
+    assert state.script() == [(2, ["#0"])]
