@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import enum
 from collections.abc import Callable, Iterable
+from typing import Final
 
 import msgspec
 import structlog
@@ -38,6 +39,10 @@ GRACE = 1.0
 
 SETTLING_TURNS = 8
 """Turns of the event loop that a flow's tasks get to pass on what has just happened."""
+
+
+_PARK: Final = -1
+"""The matter of a deadline that is no piece of cleanup."""
 
 
 class DriveEnd(enum.StrEnum):
@@ -132,7 +137,7 @@ class Drive:
         self._shots = Shots(
             state, snapshot_seq, home.snapshot_every, lambda shot: home.keep(key, shot)
         )
-        self._deadline: float | None = None
+        self._deadline: tuple[int, float] | None = None
         self._mail = Mail()
         self._log = ExecutionLog(
             key,
@@ -280,23 +285,26 @@ class Drive:
             return await self._leave(DriveEnd.MISMATCH)
         if activation.finished:
             return await self._finish()
-        late = self._deadline is not None and self._now() >= self._deadline
         if self._mail.cancel is not None and not activation.cancelling:
-            activation.cancel(self._mail.cancel)
-        if activation.cancelling and not activation.cleaning:
-            # what was left unshielded gets this long; the deadline of a park counts anew
-            if late:
+            activation.cancel(self._mail.cancel)  # told once the flow is at rest: before a park
+        elif activation.cancelling and not activation.cleaning:
+            # what is left unshielded gets this long, anew after each piece of cleanup
+            if self._late(activation.cleanups):
                 return await self._finish()
-            if self._deadline is None:
-                self._set_deadline()
         elif activation.frozen:
-            if late or await self._settled():
+            if await self._settled() or (self._late(_PARK) and activation.stands_still):
                 return await self._park()
-            if self._deadline is None:
-                self._set_deadline()
         else:
             self._deadline = None
         return None
+
+    def _late(self, matter: int) -> bool:
+        """Whether a matter has had its time; whoever asks first sets the deadline."""
+        if self._deadline is None or self._deadline[0] != matter:
+            self._deadline = (matter, self._now() + self._home.park_drain)
+            loop = asyncio.get_running_loop()
+            loop.call_later(self._home.park_drain + 0.001, self._changed.set)
+        return self._now() >= self._deadline[1]
 
     async def _settled(self) -> bool:
         """Whether nothing is in flight, and stays so once the flow's tasks had their turns.
@@ -320,7 +328,8 @@ class Drive:
             return DriveEnd.REFUSED
         self._shots.parked()
         unseen = self._log.inbox_left > len(self._mail)
-        if unseen or any(self._has_answer(wait) for wait in waits):
+        cancelled = self._mail.cancel is not None and self._log.state.cancelling is None
+        if unseen or cancelled or any(self._has_answer(wait) for wait in waits):
             return DriveEnd.PARKED_WITH_MAIL
         return DriveEnd.PARKED
 
@@ -404,11 +413,6 @@ class Drive:
                 reply, tenant=self.key.tenant, correlation=item.correlation
             )
             self._home.outbox.replies.send(item.reply_to, named)
-
-    def _set_deadline(self) -> None:
-        loop = asyncio.get_running_loop()
-        self._deadline = self._now() + self._home.park_drain
-        loop.call_later(self._home.park_drain + 0.001, self._changed.set)
 
     def _now(self) -> float:
         return self._home.around.clock.monotonic()

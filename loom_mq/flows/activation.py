@@ -67,7 +67,7 @@ class Activation:
     def start(self, body: Callable[[], Coroutine[Any, Any, object]]) -> None:
         """Run the flow's coroutine in a task of its own, in a fresh context (C74)."""
         desk = self._desk
-        desk.turns.open()
+        desk.open()
         context = copy_context()
         context.run(current_strand.set, desk.root)
         main = asyncio.Task(self._body(body), loop=asyncio.get_running_loop(), context=context)
@@ -140,6 +140,11 @@ class Activation:
         """Whether a shielded block is at work."""
         return self._desk.shielded_calls
 
+    @property
+    def cleanups(self) -> int:
+        """How many shielded calls there have been."""
+        return self._desk.cleanups
+
     def cancel(self, request: InboxItem) -> None:
         """Tell the flow that it is cancelled, in a turn of its own; every durable call from
         then on is interrupted again (K13).
@@ -151,9 +156,9 @@ class Activation:
 
         def tell(turn: int) -> None:
             self.log.emit(ev.CancelRequested(reason, request.actor, turn), consume=request.item_id)
+            self._desk.mail.take_cancel()
             self._desk.interrupt_all()
 
-        self._desk.turns.stir()
         self._desk.turns.announce(tell)
 
     async def abandon(self, grace: float) -> bool:
@@ -171,18 +176,20 @@ class Activation:
         desk.turns.close()
         clock = desk.around.clock
         deadline = clock.monotonic() + grace
-        tasks = {task for task in (desk.main, *desk.tasks) if task is not None and not task.done()}
-        again, rounds = tasks, 0
-        while tasks and (left := deadline - clock.monotonic()) > 0:
+        told: set[asyncio.Task[Any]] = set()
+        rounds = 0
+        # anew each time: flow code that unwinds may make tasks, which are to end as well
+        while (tasks := desk.running) and (left := deadline - clock.monotonic()) > 0:
+            # flow code that cleans up without a shield swallows one cancellation for each
+            # block; an effect that cleans up is told once, and left to it
+            again = {task for task in tasks if task not in told or not desk.is_working(task)}
             rounds += 1
             if rounds > ROUNDS and again == tasks:
                 break  # no effect is at work, and flow code that swallows all will not end
             for task in again:
                 task.cancel()
-            _done, tasks = await asyncio.wait(tasks, timeout=min(ROUND, left))
-            # flow code that cleans up without a shield swallows one cancellation for each
-            # block; an effect that cleans up is told once, and left to it
-            again = {task for task in tasks if not desk.is_working(task)}
+            told |= again
+            await asyncio.wait(tasks, timeout=min(ROUND, left))
         for task in tasks:
             if not desk.is_working(task):
                 desk.limbo.leave_behind(task)
@@ -225,7 +232,7 @@ class Activation:
         """Record something for the flow's subscribers, once."""
         known = place in self.log.state.ops
         failed = not known and self._desk.went_on_after(place)
-        turn = await self._asked(place, known=known or failed)
+        turn = await (self._passed_by(place) if failed else self._asked(place, known=known))
         if not known:
             data = codec.encode(value, what=f"emit {topic}", limit=self._desk.around.payload_limit)
             if failed:
@@ -247,10 +254,21 @@ class Activation:
             if known:
                 await desk.recall(call)
                 return 0
-            waited = await desk.may_begin(call)
+            waited = await desk.may_begin(call, though_frozen=True, at_once=True)
             return await desk.turns.turn() if waited else 0
         finally:
             desk.leave(call)
+
+    async def _passed_by(self, place: str) -> int:
+        """As `_asked` for a call that left no record though the flow went on after it: it
+        failed, or was interrupted.
+        """
+        call = self._desk.enter(place)
+        try:
+            await self._desk.heed(call)
+        finally:
+            self._desk.leave(call)
+        return 0
 
     def patched(self, name: str) -> bool:
         """Whether the flow goes the new way here, as it did the first time (K3)."""
@@ -258,12 +276,30 @@ class Activation:
         marker = strand.marker(name)
         state = self.log.state
         if marker in state.ops:
+            self._desk.meet(marker)
             return True
         if strand.went_on_in(state.ops):
             return False
         if self._desk.live and not self._desk.over:
             value = _MARK.encode(True, what=f"patch {name}")
             self.log.emit(ev.DecisionRecorded(marker, name, value))
+        return True
+
+    async def has_passed(self, place: str, due: int) -> bool:
+        """Whether a sleep until `due` is over before it begins. Once that was found it is
+        found on every re-run (K3), and not a moment earlier, though by then it is later: what
+        the log still holds, the flow may have done while it slept.
+        """
+        state = self.log.state
+        marker = f"{place}?past"
+        known = marker in state.ops
+        if known:
+            self._desk.meet(marker)
+        elif place in state.waits or due > self.now() or self._desk.turns.replaying:
+            return False
+        turn = await self._asked(marker, known=known)
+        if not known:
+            self.log.emit(ev.DecisionRecorded(marker, "sleep_until", _PAST, turn))
         return True
 
     def now(self) -> int:
@@ -277,3 +313,4 @@ class Activation:
 
 
 _MARK = codec_for(bool)
+_PAST = _MARK.encode(True, what="a mark")

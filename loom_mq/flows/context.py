@@ -231,8 +231,7 @@ class Context:
         return self._sleep_until(place, due)
 
     async def _sleep_until(self, place: str, due: int) -> None:
-        known = place in self._activation.log.state.waits
-        if known or due > self._activation.now():
+        if not await self._activation.has_passed(place, due):
             await self._activation.waits.sleep_until(place, due)
 
     def suspend(

@@ -64,6 +64,7 @@ class Desk:
         cancelling: the flow has been told that it is cancelled (K13).
         halted: the flow's code does not fit its log (K3).
         in_flight: effects that run, or whose end the flow has not been told.
+        cleanups: shielded calls so far.
     """
 
     def __init__(
@@ -89,6 +90,7 @@ class Desk:
         self.cancelling = False
         self.halted: FlowCodeMismatchError | None = None
         self.in_flight = 0
+        self.cleanups = 0
         self.root = Strand(self)
         self.main: asyncio.Task[None] | None = None
         self.tasks: set[asyncio.Task[Any]] = set()
@@ -102,6 +104,7 @@ class Desk:
         self._calls: dict[asyncio.Task[Any], Call] = {}
         self._outside: set[asyncio.Task[Any]] = set()
         self._made = 0
+        self._unmet: set[str] = set()
         self._frozen_out: list[asyncio.Future[None]] = []
 
     # ---- the flow's tasks ---------------------------------------------------------
@@ -118,6 +121,11 @@ class Desk:
         task.add_done_callback(self._lose)
         self.turns.stir()
 
+    def open(self) -> None:
+        """Before the flow's first line runs."""
+        self.turns.open()
+        self._unmet.update(self.log.state.ops)
+
     def begin(self, main: asyncio.Task[None]) -> None:
         """The flow's own task."""
         self.main = main
@@ -129,6 +137,12 @@ class Desk:
         self._outside.discard(task)
         if self.limbo.closing and not task.cancelled():
             task.exception()  # nobody is there to ask for it, and nothing is amiss
+
+    @property
+    def running(self) -> set[asyncio.Task[Any]]:
+        """The flow's tasks that have not ended."""
+        tasks = self.tasks if self.main is None else {self.main, *self.tasks}
+        return {task for task in tasks if not task.done()}
 
     @property
     def alone(self) -> bool:
@@ -154,6 +168,7 @@ class Desk:
         if task is None:
             raise RuntimeError("flow code runs in a task")
         call = self._calls[task] = Call(place, task)
+        self.cleanups += call.shielded
         self._outside.discard(task)
         return call
 
@@ -220,6 +235,7 @@ class Desk:
             UnsupportedInFlowError: called from a step or from outside this flow.
         """
         place = self.strand().place()
+        self.meet(place)
         recorded = self.log.state.ops.get(place)
         if recorded is not None and recorded != (kind, name):
             self.halt(
@@ -227,6 +243,15 @@ class Desk:
                 f"{_operation(kind, name)}{_where(sys._getframe(1))}"
             )
         return place
+
+    def meet(self, place: str) -> None:
+        """The flow has come to a place or a mark, which the log may hold."""
+        self._unmet.discard(place)
+
+    @property
+    def unmet(self) -> bool:
+        """Whether the log holds places that the flow has not come to."""
+        return bool(self._unmet)
 
     def _halt_for_missing(self, place: str) -> None:
         kind, name = self.log.state.ops.get(place, (OpKind.STEP, ""))
@@ -299,28 +324,31 @@ class Desk:
             try:
                 await told
             except asyncio.CancelledError:
-                if self.over:
+                # one that comes after the telling, in the same turn, is no earlier one: it
+                # ends the sleep or the gate whose end this very run is the first to tell
+                if not told.cancelled() or self.over:
                     raise
         if self.over:
             await self.limbo.stay()
 
-    async def may_begin(self, call: Call, *, though_frozen: bool = False) -> bool:
+    async def may_begin(
+        self, call: Call, *, though_frozen: bool = False, at_once: bool = False
+    ) -> bool:
         """Return when something new may begin (K11, K12, K13).
 
         Args:
             call: on whose behalf.
             though_frozen: also while the flow is about to park.
+            at_once: also while more is to be told: it is a decision of the flow's, which a
+                re-run finds on the log and does not wait for either.
 
         Returns:
             Whether it had to wait for that.
         """
         waited = False
         while True:
-            if self.over:
-                await self.limbo.stay()
-            if self.cancelling and not call.shielded:
-                await self._interrupt()
-            gate = self.turns.birth()
+            await self.heed(call)
+            gate = self.turns.birth(at_once=at_once)
             if gate is None:
                 if not self.live:
                     await self.limbo.stay()
@@ -330,6 +358,15 @@ class Desk:
                 self._frozen_out.append(gate)
             waited = True
             await gate
+
+    async def heed(self, call: Call) -> None:
+        """Go no further when nothing leads anywhere any more (K12), nor when the flow is being
+        cancelled (K13).
+        """
+        if self.over:
+            await self.limbo.stay()
+        if self.cancelling and not call.shielded:
+            await self._interrupt()
 
     async def _interrupt(self) -> NoReturn:
         """Raise the cancellation again (K13), not without giving others a turn: a flow that
@@ -343,9 +380,7 @@ class Desk:
     def thaw(self) -> None:
         """The flow waits for nothing any more: what is new may begin."""
         self.frozen = False
-        for gate in self._frozen_out:
-            if not gate.done():
-                gate.set_result(None)
+        self.turns.bear(self._frozen_out)
         self._frozen_out.clear()
 
 

@@ -67,7 +67,6 @@ class Effects:
                     return self._served(step, frame)  # type: ignore[return-value]  # the codec of T
                 if frame is not None and frame.status is FrameStatus.RETRYING:
                     await self._back_off(call, step, frame)
-                    await desk.may_begin(call)
                 if frame is not None and not step.idempotent and frame.status in UNSETTLED:
                     value = await self._ask(call, step, frame)
                     if value is not _Nothing.YET:
@@ -76,8 +75,29 @@ class Effects:
                 value = await self._attempt(call, step, args, kwargs, frame)
                 if value is not _Nothing.YET:
                     return value  # type: ignore[return-value]  # the codec of T
+        except asyncio.CancelledError:
+            if await self._withdraw(call):
+                raise asyncio.CancelledError from None  # as a re-run raises it
+            raise
         finally:
             desk.leave(call)
+
+    async def _withdraw(self, call: Call) -> bool:
+        """Return when the flow may be told of a cancellation. Where the step has begun, that is
+        in a turn of its own (K3): an effect takes its time to end, and the flow may have gone
+        on meanwhile. Whoever comes later may find an effect that no longer runs.
+
+        Returns:
+            Whether the step had begun.
+        """
+        desk = self._desk
+        state = desk.log.state
+        if desk.over or call.place not in state.frames or call.place in state.settled:
+            return False
+        turn = await self._turn(call, interrupted=True)
+        if turn and desk.live:
+            desk.log.emit(ev.StepCancelled(call.place, turn))
+        return True
 
     # ---- from the log ---------------------------------------------------------------
 
@@ -145,10 +165,10 @@ class Effects:
         began = desk.around.clock.monotonic()
         done = Attempted("cancelled")
         try:
+            await desk.log.barrier()  # the write barrier stands before the effect
+            began = desk.around.clock.monotonic()
+            call.working = True
             try:
-                await desk.log.barrier()  # the write barrier stands before the effect
-                began = desk.around.clock.monotonic()
-                call.working = True
                 raw = await call_step(step, args, kwargs, info, desk.around.threads)
                 data, value = step.result_codec.roundtrip(
                     raw, what=f"step {step.name}", limit=desk.around.payload_limit
@@ -160,6 +180,10 @@ class Effects:
                 if isinstance(error, GeneratorExit) and desk.limbo.closing:
                     raise
                 done = attempted(desk.around, step, frame, call.place, error)
+                if done.retrying is not None and self._from_outside(call):
+                    # an effect may answer its cancellation with an error of its own; to try
+                    # again would make nothing of the cancellation
+                    done = Attempted("cancelled")
             else:
                 done = Attempted("completed", ev.StepCompleted(call.place, data), value=value)
             call.working = False
@@ -193,12 +217,8 @@ class Effects:
         try:
             turn = await self._turn(call, interrupted=done.event is None)
         except asyncio.CancelledError:
+            # when it ended before the cancellation came, both come on the log
             desk.log.emit(msgspec.structs.replace(event, turn=ev.UNTOLD))
-            if done.event is not None:
-                # it ended before the cancellation came: both are on the log, and the flow is
-                # told of the cancellation in a turn like any other
-                turn = await self._turn(call, interrupted=True)
-                desk.log.emit(ev.StepCancelled(call.place, turn))
             raise
         desk.log.emit(msgspec.structs.replace(event, turn=turn))
         if done.event is None:
@@ -214,7 +234,10 @@ class Effects:
             if desk.limbo.closing:
                 raise asyncio.CancelledError
             try:
-                return await desk.turns.turn()
+                turn = await desk.turns.turn(yielding=interrupted)
+                if turn and not (desk.live or desk.unmet):
+                    await desk.limbo.stay()
+                return turn
             except asyncio.CancelledError:
                 if not interrupted:
                     raise
@@ -232,6 +255,7 @@ class Effects:
         try:
             with outside_flow():
                 await asyncio.sleep(pause)
+            await self._desk.may_begin(call)
         finally:
             self._waits.backed_off(call.place)
 

@@ -66,6 +66,12 @@ class Mail:
             for item in self._items.values()
         )
 
+    def take_cancel(self) -> None:
+        """The flow is told of the cancellation."""
+        if self.cancel is not None:
+            self._done.add(self.cancel.item_id)
+            self.cancel = None
+
     def drop(self, item: InboxItem) -> None:
         """An item was taken or refused."""
         self._items.pop(item.item_id, None)

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextvars import Context
 from typing import Final, Protocol
 
@@ -28,6 +28,10 @@ PATIENCE: Final = 2.0
 """Seconds in which a flow may still come to a place that its log holds, before its code is
 said not to fit: it may wait for something that is not the engine's."""
 
+LOOK: Final = 0.25
+"""Seconds between two looks whether a flow without other tasks still comes to what its log
+holds."""
+
 
 class Strands(Protocol):
     """The flow's tasks, as far as this matters."""
@@ -39,6 +43,10 @@ class Strands(Protocol):
     @property
     def busy(self) -> bool:
         """Whether flow code is about to run."""
+
+    @property
+    def unmet(self) -> bool:
+        """Whether the log holds places that the flow has not come to."""
 
 
 class Turns:
@@ -71,10 +79,14 @@ class Turns:
         self._asked: dict[str, asyncio.Future[None]] = {}
         self._unborn: list[asyncio.Future[None]] = []
         self._queue: deque[Callable[[int], None]] = deque()
+        self._announced: Callable[[int], None] | None = None
+        self._yielding: list[Callable[[int], None]] = []
         self._newest = 0
+        self._caught_up = False
         self._resting = True
         self._quiet = 0
         self._complaint: asyncio.TimerHandle | None = None
+        self._looking: asyncio.TimerHandle | None = None
         self._nobody = Context()  # what runs between turns is no part of the flow
 
     def open(self) -> None:
@@ -83,24 +95,31 @@ class Turns:
         self._ahead.update(place for _turn, places in self._script for place in places)
         self._newest = self._state.turn
         if self._script:
-            self._watch()  # whatever the flow does or does not do first
+            self._watch_if_asked()
+            self._look_later()
 
     def close(self) -> None:
         """Tell nothing more."""
         self._script.clear()
         self._queue.clear()
-        if self._complaint is not None:
-            self._complaint.cancel()
+        self._announced = None
+        for timer in (self._complaint, self._looking):
+            if timer is not None:
+                timer.cancel()
 
     @property
     def replaying(self) -> bool:
-        """Whether the log holds turns that this run has not come to yet."""
-        return bool(self._script)
+        """Whether the log holds turns or places that this run has not come to yet. What the
+        flow has not come to when it rests after the last of the turns, it waits for no more.
+        """
+        if not (self._caught_up or self._script or self._strands.unmet):
+            self._caught_up = True
+        return not self._caught_up
 
     @property
     def at_rest(self) -> bool:
         """Whether the flow is known to have seen all that it was told."""
-        return self._resting and not self._script and not self._queue
+        return self._resting and not (self._script or self._pending)
 
     def unreached(self) -> list[str]:
         """The places of the log that the flow has not come to, in the order of telling."""
@@ -135,35 +154,45 @@ class Turns:
         self._watch()
         return told
 
-    def birth(self) -> asyncio.Future[None] | None:
+    def birth(self, *, at_once: bool = False) -> asyncio.Future[None] | None:
         """Ask to begin something new; None when nothing is to be told before, neither by
         the log nor by what has come in: a cancellation that is there keeps it from beginning.
+
+        Args:
+            at_once: whatever has come in can wait.
         """
-        if not (self._script or self._queue):
+        if not (self.replaying or (self._pending and not at_once)):
             return None
         born: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._unborn.append(born)
         self._watch()
         return born
 
+    def bear(self, born: Iterable[asyncio.Future[None]]) -> None:
+        """Let these begin when the flow is at rest, and not while it goes on: those that it
+        cancels meanwhile are to hear of it in that order.
+        """
+        self._unborn.extend(born)
+        self._watch()
+
     # ---- new turns ---------------------------------------------------------------
 
     def announce(self, tell: Callable[[int], None]) -> None:
-        """Call `tell` with the number of its turn: now if the flow is at rest, else as
-        soon as it is, together with whatever else is to be told by then.
+        """Call `tell` with the number of its turn as soon as the flow is at rest. The turn is
+        its own, before whatever else is to be told by then: those that share a turn go on in
+        the order in which the log names them, and what is announced is logged first.
         """
-        if self._script or self._queue or not self._resting:
-            self._queue.append(tell)
-            if self._script:
-                self._watch()
-            return
-        self._newest += 1
-        tell(self._newest)
-        self._told()
+        self._announced = tell
+        self._watch()
 
-    async def turn(self) -> int:
-        """The number of the turn in which the caller may go on and tell the flow."""
-        if not (self._script or self._queue) and self._resting:
+    async def turn(self, *, yielding: bool = False) -> int:
+        """The number of the turn in which the caller may go on and tell the flow.
+
+        Args:
+            yielding: 0 when the log does not go on unless the flow has been told before: a log
+                of a release that did not tell this in a turn.
+        """
+        if not (self._script or self._pending) and self._resting:
             self._newest += 1
             self._told()
             return self._newest
@@ -174,7 +203,16 @@ class Turns:
                 told.set_result(number)
 
         self._queue.append(tell)
+        if yielding:
+            self._yielding.append(tell)
+        if self._script:
+            self._watch()
         return await told
+
+    @property
+    def _pending(self) -> bool:
+        """Whether something new is to be told."""
+        return bool(self._queue) or self._announced is not None
 
     # ---- coming to rest ------------------------------------------------------------
 
@@ -183,10 +221,31 @@ class Turns:
             self._complaint.cancel()
             self._complaint = None
         if self._strands.alone:
-            if not self._script:
+            if self._script:
+                self._watch_if_asked()
+            else:
                 self._release()
         else:
             self._watch()
+
+    def _watch_if_asked(self) -> None:
+        """A flow without other tasks is at rest whenever it asks for a turn, and need not be
+        watched on its way, except where it has asked already or, as for its cancellation, does
+        not ask.
+        """
+        first = self._script[0][1][0]
+        if first == CANCEL_PLACE or first in self._asked:
+            self._watch()
+
+    def _look_later(self) -> None:
+        """Come back from time to time, should the flow ask for nothing any more."""
+        loop = asyncio.get_running_loop()
+        self._looking = loop.call_later(LOOK, self._look_again, context=self._nobody)
+
+    def _look_again(self) -> None:
+        if self._script:
+            self._watch()
+            self._look_later()
 
     def _watch(self) -> None:
         """Wait until the flow is at rest, and go on from there."""
@@ -206,9 +265,17 @@ class Turns:
     def _go_on(self) -> None:
         if self._script:
             self._next_of_log()
+            return
+        self._caught_up = True
+        if self._announced is not None:
+            self._newest += 1
+            tell, self._announced = self._announced, None
+            tell(self._newest)
+            self._told()
         elif self._queue:
             self._newest += 1
             queue, self._queue = self._queue, deque()
+            self._yielding.clear()
             for tell in queue:
                 tell(self._newest)
             self._told()
@@ -224,7 +291,12 @@ class Turns:
             (each for each in places if each != CANCEL_PLACE and each not in self._asked), None
         )
         if missing is not None:
-            if self._complaint is None:
+            yielding, self._yielding = self._yielding, []
+            if yielding:
+                for tell in yielding:
+                    tell(0)
+                self._watch()
+            elif self._complaint is None:
                 self._complaint = asyncio.get_running_loop().call_later(
                     PATIENCE, self._complain, context=self._nobody
                 )
@@ -239,8 +311,6 @@ class Turns:
             if not told.done():
                 told.set_result(None)
         self._told()
-        if self._resting and self._script:
-            self._watch()
 
     def _complain(self) -> None:
         self._complaint = None
@@ -253,5 +323,5 @@ class Turns:
         for born in unborn:
             if not born.done():
                 born.set_result(None)
-        if self._queue:
+        if self._pending:
             self._watch()

@@ -115,10 +115,9 @@ class Waits:
                     desk.thaw()
 
     def back_off(self, place: str, wait: Wait) -> None:
-        """A pause in memory; a park that is decided meanwhile must wake for it."""
+        """A pause in memory; a park that is decided before the step goes on must wake for it."""
         self._backing_off[place] = wait
 
     def backed_off(self, place: str) -> None:
-        """The pause is over."""
-        if not self._desk.frozen:
-            self._backing_off.pop(place, None)
+        """The step goes on, or nobody waits for it any more."""
+        self._backing_off.pop(place, None)
