@@ -9,9 +9,10 @@ from typing import Final
 import msgspec
 
 from loom_mq.engine.attempts import CRASH_DELAY, Attempts
-from loom_mq.engine.drive import Drive, DriveEnd
+from loom_mq.engine.drive import Drive
 from loom_mq.engine.giveback import GiveBack
 from loom_mq.engine.hands import Hand
+from loom_mq.engine.home import DriveEnd
 from loom_mq.engine.policy import is_left_to_another
 from loom_mq.errors import (
     AttemptFailedError,

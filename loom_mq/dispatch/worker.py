@@ -18,9 +18,9 @@ from loom_mq.dispatch.protocol import FoldedState
 from loom_mq.dispatch.starting import admission_of
 from loom_mq.engine.attempts import Attempts
 from loom_mq.engine.background import Background, bounded
-from loom_mq.engine.drive import Home
 from loom_mq.engine.giveback import GiveBack
 from loom_mq.engine.hands import Hands
+from loom_mq.engine.home import Home
 from loom_mq.engine.lease import LeaseKeeper, SynchronisedClock
 from loom_mq.engine.outbox import Outbox
 from loom_mq.engine.succession import conflict, same_start

@@ -8,9 +8,10 @@ from __future__ import annotations
 import msgspec
 import structlog
 
-from loom_mq.engine.drive import Drive, DriveEnd, Home
+from loom_mq.engine.drive import Drive
 from loom_mq.engine.giveback import GiveBack
 from loom_mq.engine.hands import Hand
+from loom_mq.engine.home import DriveEnd, Home
 from loom_mq.engine.policy import ENDLESS, Action, next_action, threw
 from loom_mq.errors import (
     ExecutionAlreadyExistsError,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import enum
 from collections.abc import Callable, Iterable
 from typing import Final
 
@@ -12,7 +11,7 @@ import structlog
 
 from loom_mq.clock import MICROS
 from loom_mq.codec.failures import describe_exception
-from loom_mq.engine.outbox import Outbox
+from loom_mq.engine.home import DriveEnd, Home
 from loom_mq.engine.outcome import error_reply, outcome_reply
 from loom_mq.engine.shots import Shots
 from loom_mq.errors import CodecError, FlowError, LoomError, ResumeRefusedError
@@ -21,15 +20,13 @@ from loom_mq.flows.context import Context
 from loom_mq.flows.desk import Desk
 from loom_mq.flows.mail import Mail
 from loom_mq.flows.registry import AnyFlow
-from loom_mq.flows.surroundings import Surroundings
-from loom_mq.journal.log import ExecutionLog, JournalWriter
+from loom_mq.journal.log import ExecutionLog
 from loom_mq.journal.protocol import ClaimIntent
 from loom_mq.kernel.fold import ExecutionState
 from loom_mq.kernel.refusals import refusal_of, verdict_place
 from loom_mq.model import events as ev
 from loom_mq.model.execution import ExecutionKey, InboxItem, InboxKind, Status
 from loom_mq.model.messages import RefusalReason, ReplyItem, ReplyKind
-from loom_mq.model.snapshots import Snapshot
 
 _log = structlog.get_logger(__name__)
 
@@ -43,48 +40,6 @@ SETTLING_TURNS = 8
 
 _PARK: Final = -1
 """The matter of a deadline that is no piece of cleanup."""
-
-
-class DriveEnd(enum.StrEnum):
-    """How an attempt ended."""
-
-    COMPLETED = "completed"
-    FAILED = "failed"
-    CANCELLED = "cancelled"
-    PARKED = "parked"
-    PARKED_WITH_MAIL = "parked-with-mail"
-    """Parked, and something came in meanwhile: drive again at once."""
-    IDLE = "idle"
-    """A parked execution with nothing to do: left as it was."""
-    GIVEN_BACK = "given-back"
-    """This process is stopping; another takes over."""
-    MISMATCH = "mismatch"
-    """The flow's code does not fit its log (K3)."""
-    REFUSED = "refused"
-    """The journal refused a write; `Drive.refusal` says why."""
-
-
-class Home(msgspec.Struct, frozen=True, kw_only=True):
-    """What all attempts of a worker share.
-
-    Attributes:
-        owner: this process.
-        park_drain: seconds that work in flight gets before a park or a cancel (K11).
-        discard: deletes refused inbox items, in the background.
-        fetch_mail: reads an execution's inbox and delivers it, in the background.
-        keep: stores a snapshot, in the background.
-        snapshot_every: events between two snapshots, at least (J7).
-    """
-
-    owner: str
-    writer: JournalWriter
-    around: Surroundings
-    outbox: Outbox
-    park_drain: float
-    discard: Callable[[ExecutionKey, InboxItem], None]
-    fetch_mail: Callable[[ExecutionKey], None]
-    keep: Callable[[ExecutionKey, Snapshot], None]
-    snapshot_every: int
 
 
 class Drive:

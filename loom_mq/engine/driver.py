@@ -5,9 +5,10 @@ from __future__ import annotations
 import structlog
 
 from loom_mq.engine.attempts import CRASH_DELAY, Attempts, decode_start
-from loom_mq.engine.drive import Drive, DriveEnd, Home
+from loom_mq.engine.drive import Drive
 from loom_mq.engine.giveback import GiveBack
 from loom_mq.engine.hands import Hand, Hands
+from loom_mq.engine.home import DriveEnd, Home
 from loom_mq.engine.intake import Once, Settlement
 from loom_mq.engine.policy import ENDLESS, Action, next_action, threw
 from loom_mq.errors import LoomError, SchemaVersionError, StartFencedOutError

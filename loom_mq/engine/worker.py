@@ -14,10 +14,10 @@ from loom_mq.broker.protocol import Broker, Consumer, Delivery
 from loom_mq.clock import Clock
 from loom_mq.codec import wire
 from loom_mq.engine.background import Background, bounded, cancel_all
-from loom_mq.engine.drive import Home
 from loom_mq.engine.driver import Driver
 from loom_mq.engine.giveback import GiveBack
 from loom_mq.engine.hands import Hands
+from loom_mq.engine.home import Home
 from loom_mq.engine.intake import Intake, Settlement
 from loom_mq.engine.lease import LeaseKeeper
 from loom_mq.engine.outbox import Outbox
