@@ -38,7 +38,6 @@ from loom_mq.model.messages import (
     StartItem,
     StartMessage,
 )
-from loom_mq.model.policies import StartPolicy
 
 _log = structlog.get_logger(__name__)
 
@@ -125,13 +124,11 @@ class Switchboard:
         return future
 
     def outcome_of(self, item: StartItem) -> Reply:
-        """The future outcome of what a start makes or finds. A start that may replace an
-        execution shares it with nobody: others may still wait for the one before.
+        """The future outcome of what a start makes or finds. It is shared with nobody: a start
+        may be refused where another of the same id was not, and one that takes an execution's
+        place (K16) has another outcome.
         """
-        if item.policy is StartPolicy.EXISTING:
-            future = self.outcome(ExecutionKey(item.tenant, item.id))
-        else:
-            future = asyncio.get_running_loop().create_future()
+        future: Reply = asyncio.get_running_loop().create_future()
         self._errands[item.correlation] = future
         return future
 
