@@ -70,9 +70,9 @@ class MemoryJournal(MemoryLifecycle):
         if row is not None:
             entry = self._store.add(row, admission.start)
         assert entry is not None  # found or made
-        if admission.waiter is not None and not entry.row.status.terminal:
-            entry.waiters = transitions.with_waiter(entry.waiters, admission.waiter)
         same = entry.row.input_digest == admission.input_digest
+        if admission.waiter is not None and same and not entry.row.status.terminal:
+            entry.waiters = transitions.with_waiter(entry.waiters, admission.waiter)
         return AdmitVerdict(entry.row, created, same)
 
     def _retire(self, entry: Entry, admission: Admission) -> bool:

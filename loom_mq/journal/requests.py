@@ -21,7 +21,7 @@ class Admission(msgspec.Struct, frozen=True, kw_only=True):
         start: the payload of the EXECUTION_STARTED that the first claim will write.
         input_digest: digest of flow and input, and of the start itself where its policy is
             not to take what is there.
-        waiter: who wants to hear of the end.
+        waiter: who wants to hear of the end; only where what is there is the same.
         resend_after: seconds after which the sweep sends another package.
         policy: what to do when the id is taken (K16). `REJECT` is the caller's affair:
             for the journal it is `EXISTING`.

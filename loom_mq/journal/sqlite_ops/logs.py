@@ -34,10 +34,11 @@ def _admit(db: Connection, now: int, admission: Admission) -> AdmitVerdict:
     created = row is not found
     if created:
         rows.insert(db, row, admission.start)
-    if admission.waiter is not None and not row.status.terminal:
+    same = row.input_digest == admission.input_digest
+    if admission.waiter is not None and same and not row.status.terminal:
         waiters = () if created else rows.get_waiters(db, key)
         rows.set_waiters(db, key, transitions.with_waiter(waiters, admission.waiter))
-    return AdmitVerdict(row, created, row.input_digest == admission.input_digest)
+    return AdmitVerdict(row, created, same)
 
 
 def append(db: Connection, now: int, appends: Sequence[Append]) -> list[AppendVerdict]:

@@ -14,6 +14,7 @@ from loom_mq.errors import (
 )
 from loom_mq.journal.protocol import Admission, IndexUpdate
 from loom_mq.model.execution import (
+    DEFAULT_QUEUE,
     DEFAULT_TENANT,
     ExecutionKey,
     InboxItem,
@@ -265,6 +266,28 @@ class MailRules:
         assert again.waiters == (early,)
         unknown = ExecutionKey(DEFAULT_TENANT, name("unknown"))
         assert (await rig.journal.watch(unknown, late)).row is None
+
+    async def test_a_start_waits_for_what_it_would_have_made(self, rig: Rig) -> None:
+        """F2: one that is refused for its other input hears nothing of another's end."""
+        first, again, other = Waiter("first", "1"), Waiter("again", "2"), Waiter("other", "3")
+        key = await rig.started(waiter=first)
+        for waiter, digest in ((other, b"another"), (again, b"digest")):
+            (verdict,) = await rig.journal.admit(
+                [
+                    Admission(
+                        key=key,
+                        flow="flow",
+                        version="1",
+                        queue=DEFAULT_QUEUE,
+                        start=b"start",
+                        input_digest=digest,
+                        waiter=waiter,
+                    )
+                ]
+            )
+            assert (verdict.created, verdict.same) == (False, waiter is again)
+        ended = accepted(await rig.append(key, events(1), index=COMPLETED, release=True))
+        assert ended.waiters == (first, again)
 
     async def test_looking_registers_nobody(self, rig: Rig) -> None:
         """K9: `watch` without a waiter."""

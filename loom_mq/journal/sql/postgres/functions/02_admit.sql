@@ -37,6 +37,7 @@ DECLARE
     v_ids text[];
     v_items bigint[];
     v_waiters bytea[];
+    v_digests bytea[];
     v_places tid[];
     v_renewed bigint[] := '{}';
     v_old record;
@@ -70,13 +71,14 @@ BEGIN
     END IF;
 
     SELECT array_agg(k.tenant ORDER BY k.n), array_agg(k.execution_id ORDER BY k.n),
-        array_agg(k.n ORDER BY k.n), array_agg(k.waiter ORDER BY k.n)
-    INTO v_tenants, v_ids, v_items, v_waiters
-    FROM unnest(p_tenants, p_ids, p_waiters)
-        WITH ORDINALITY AS k (tenant, execution_id, waiter, n)
+        array_agg(k.n ORDER BY k.n), array_agg(k.waiter ORDER BY k.n),
+        array_agg(k.digest ORDER BY k.n)
+    INTO v_tenants, v_ids, v_items, v_waiters, v_digests
+    FROM unnest(p_tenants, p_ids, p_waiters, p_digests)
+        WITH ORDINALITY AS k (tenant, execution_id, waiter, digest, n)
     WHERE (k.tenant, k.execution_id) NOT IN (SELECT * FROM unnest(v_made_tenants, v_made_ids));
     v_places := loom.lock_v1(v_tenants, v_ids);
-    PERFORM loom.await_v1(v_places, v_waiters);
+    PERFORM loom.await_v2(v_places, v_waiters, v_digests);
 
     FOR v_old IN
         SELECT k.item, k.tenant, k.execution_id, e.fence
@@ -150,8 +152,11 @@ BEGIN
 END
 $$;
 
--- Add waiters to locked executions that have not ended. By place.
-CREATE OR REPLACE FUNCTION loom.await_v1(p_places tid[], p_waiters bytea[]) RETURNS void
+-- Add waiters to locked executions that have not ended. A start waits only for what it would have
+-- made itself: where digests are given, the one with that digest. By place.
+CREATE OR REPLACE FUNCTION loom.await_v2(
+    p_places tid[], p_waiters bytea[], p_digests bytea[]
+) RETURNS void
 LANGUAGE plpgsql VOLATILE
 SET enable_seqscan = off SET enable_bitmapscan = off
 SET enable_indexscan = off SET enable_indexonlyscan = off
@@ -159,8 +164,9 @@ SET plan_cache_mode = force_generic_plan SET jit = off
 AS $$
 BEGIN
     UPDATE loom.executions AS e SET waiters = loom.with_waiter_v1(e.waiters, k.waiter)
-    FROM unnest(p_places, p_waiters) AS k (place, waiter)
+    FROM unnest(p_places, p_waiters, p_digests) AS k (place, waiter, digest)
     WHERE e.ctid = k.place AND k.waiter IS NOT NULL
+        AND (p_digests IS NULL OR e.input_digest = k.digest)
         AND e.status IN ('pending', 'running', 'suspended');
 END
 $$;
@@ -185,7 +191,7 @@ BEGIN
         IF v_places[1] IS NULL THEN
             v_places := loom.lock_v1(ARRAY[p_tenant], ARRAY[p_id]);
         END IF;
-        PERFORM loom.await_v1(v_places, ARRAY[p_waiter]);
+        PERFORM loom.await_v2(v_places, ARRAY[p_waiter], NULL);
     END IF;
     RETURN QUERY
     SELECT (
