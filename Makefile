@@ -8,8 +8,11 @@ VENV := .venv
 BIN := $(VENV)/bin
 # Arguments: make test ARGS="tests/unit -k fold", make bench ARGS=--quick
 ARGS ?=
+# How long to simulate, and where to begin.
+SECONDS ?= 60
+SEED ?= 1
 
-.PHONY: help setup servers test check format mutants demo bench clean
+.PHONY: help setup servers test check format simulate mutants demo bench clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -31,6 +34,9 @@ check: setup ## Lint, format, types, architecture
 format: setup ## Rewrite the code in house style
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+simulate: setup ## Run the fleet under simulated faults: make simulate SECONDS=60 SEED=1
+	$(BIN)/python -W ignore -m tests.simulation.rig.simulate --seconds $(SECONDS) --seed $(SEED) $(ARGS)
 
 mutants: setup ## Take each guard away, and watch a test fail
 	$(BIN)/python -m tests.mutants.run $(ARGS)

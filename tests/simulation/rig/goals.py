@@ -1,0 +1,45 @@
+"""What should happen in some runs: what never happens is not tested."""
+
+from __future__ import annotations
+
+from typing import Final
+
+GOALS: Final = (
+    "takeover",
+    "stale fence refused",
+    "claim superseded",
+    "start fenced out by a silent holder",
+    "append repeated after an unknown outcome",
+    "claim repeated after an unknown outcome",
+    "unknown-commit-landed",
+    "unknown-commit-lost",
+    "late-commit",
+    "zombie found its lease lost",
+    "batch with mixed verdicts",
+    "effect ran again",
+    "answer before its gate",
+    "answer sent twice",
+    "answer of another type refused",
+    "gate timed out",
+    "parked in doubt",
+    "verdict",
+    "start sent twice",
+    "start with another input refused",
+    "cancelled",
+    "compensated",
+    "recovered from a snapshot",
+    "duplicated",
+    "delayed",
+    "publish-lost",
+    "confirm-lost",
+    "killed",
+    "paused",
+    "blocked",
+    "drained",
+    "connection-lost",
+    "journal-down",
+    "broker-restart",
+    "blocked-connection",
+    "purged",
+    "queue-deleted",
+)
