@@ -17,7 +17,11 @@
     │   ├── ExecutionEndedError
     │   ├── ExecutionNotEndedError
     │   ├── ArchiveError
-    │   └── ResumeRefusedError
+    │   ├── ResumeRefusedError
+    │   ├── InvalidScheduleError
+    │   ├── ScheduleExistsError
+    │   ├── UnknownScheduleError
+    │   └── StaleScheduleError
     ├── JournalError                    names the execution it refused
     │   ├── StaleFenceError
     │   ├── DuplicateSequenceError
@@ -205,6 +209,30 @@ class ResumeRefusedError(InputError):
     def __init__(self, message: str, *, reason: str, execution_id: str | None = None) -> None:
         super().__init__(message, execution_id=execution_id)
         self.reason = reason
+
+
+class InvalidScheduleError(InputError):
+    """A schedule's definition, or a request about it, cannot be used (F9)."""
+
+    code = "invalid-schedule"
+
+
+class ScheduleExistsError(InputError):
+    """The id belongs to a schedule that is there already (F9)."""
+
+    code = "schedule-exists"
+
+
+class UnknownScheduleError(InputError):
+    """No schedule has this id (F9)."""
+
+    code = "unknown-schedule"
+
+
+class StaleScheduleError(InputError):
+    """Somebody else changed the schedule meanwhile (F9)."""
+
+    code = "stale-schedule"
 
 
 class JournalError(LoomError):

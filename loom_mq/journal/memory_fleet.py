@@ -8,6 +8,7 @@ from msgspec.structs import replace
 
 from loom_mq.clock import Clock
 from loom_mq.journal import transitions
+from loom_mq.journal.memory_schedules import MemorySchedules
 from loom_mq.journal.memory_store import Entry, MemoryStore
 from loom_mq.journal.protocol import DeadLetter, DueTimer, LeaseSession, Renewal, Runnable
 from loom_mq.model.execution import (
@@ -36,6 +37,12 @@ class MemoryLease:
         mail = tuple(entry.row.key for entry in self._held() if entry.row.inbox)
         return Renewal(held=True, now=now, mail=mail)
 
+    async def drain(self) -> None:
+        """Show on the worker's row that it takes nothing new."""
+        worker = self._store.workers.get(self._owner)
+        if worker is not None:
+            self._store.workers[self._owner] = replace(worker, draining=True)
+
     async def retire(self) -> None:
         """End the lease at once and release what is still held."""
         now = self._clock.now()
@@ -61,7 +68,7 @@ class MemoryLease:
                 yield entry
 
 
-class MemoryFleet:
+class MemoryFleet(MemorySchedules):
     """The part of `MemoryJournal` that belongs to no single execution.
 
     Args:
@@ -69,7 +76,7 @@ class MemoryFleet:
     """
 
     def __init__(self, clock: Clock) -> None:
-        self._clock = clock
+        super().__init__(clock)
         self._store = MemoryStore()
 
     async def now(self) -> int:
@@ -192,12 +199,14 @@ class MemoryFleet:
         return True
 
     async def next_timer(self) -> int | None:
-        """The earliest due time that is not held, in journal time."""
+        """The earliest due time, of timers and of schedules, that is not held."""
         now = self._clock.now()
-        for due, key in self._store.timers:
-            if self._store.entries[key].timers[due] <= now:
-                return due
-        return None
+        timer = next(
+            (due for due, key in self._store.timers if self._store.entries[key].timers[due] <= now),
+            None,
+        )
+        times = [due for due in (timer, self.next_schedule(now)) if due is not None]
+        return min(times, default=None)
 
     # ---- dead letters ---------------------------------------------------------------
 
@@ -212,6 +221,10 @@ class MemoryFleet:
         """Dead letters, newest first."""
         rising = sorted(self._store.letters.values(), key=lambda each: each.at)
         return rising[::-1][:limit]
+
+    async def drop_dead_letters(self, ids: Sequence[str]) -> list[bool]:
+        """Delete dead letters; of each, whether this very call did."""
+        return [self._store.letters.pop(each, None) is not None for each in ids]
 
 
 def _by_age(entry: Entry) -> tuple[int, ExecutionKey]:

@@ -48,6 +48,7 @@ from loom_mq.model.execution import (
     Waiter,
     WorkerRecord,
 )
+from loom_mq.model.schedules import ScheduleKey, ScheduleRow
 from loom_mq.model.snapshots import Snapshot
 
 __all__ = [
@@ -85,6 +86,9 @@ class LeaseSession(Protocol):
 
     async def renew(self, ttl: float) -> Renewal:
         """Extend the lease to now + `ttl` seconds by the journal's clock."""
+
+    async def drain(self) -> None:
+        """Show on the worker's row that it takes nothing new; the lease stays as it is."""
 
     async def retire(self) -> None:
         """End the lease at once and release what is still held (graceful stop).
@@ -275,13 +279,65 @@ class Journal(Protocol):
         """
 
     async def next_timer(self) -> int | None:
-        """The earliest due time that is not held, in journal time."""
+        """The earliest due time, of timers and of schedules, that is not held, in journal time."""
+
+    async def put_schedule(self, row: ScheduleRow, expected: int | None) -> ScheduleRow:
+        """Write a schedule by compare-and-set on its revision (F9).
+
+        Its due time takes the place of the one before, in the same transaction. The same
+        write again, after a commit that nobody heard of, is a success (J4).
+
+        Args:
+            row: what is to be there; revision and times are the journal's affair.
+            expected: the revision that it changes; None for one that must not be there.
+
+        Returns:
+            What is there now.
+
+        Raises:
+            ScheduleExistsError: it was to be new, and is there.
+            StaleScheduleError: somebody else has changed it.
+            UnknownScheduleError: it is gone.
+        """
+
+    async def drop_schedule(self, key: ScheduleKey, expected: int | None = None) -> bool:
+        """Delete a schedule with its due time; False when there is none.
+
+        Args:
+            key: which.
+            expected: only this revision of it; None for whichever is there.
+
+        Raises:
+            StaleScheduleError: it has another revision.
+        """
+
+    async def schedule(self, key: ScheduleKey) -> ScheduleRow | None:
+        """One schedule; None when there is none."""
+
+    async def schedules(
+        self, tenant: str | None = None, *, after: ScheduleKey | None = None, limit: int = 100
+    ) -> list[ScheduleRow]:
+        """Schedules by tenant and id, in the order of their bytes.
+
+        Args:
+            tenant: whose; None for everybody's.
+            after: only those that sort behind this one.
+            limit: how many at most.
+        """
+
+    async def due_schedules(self, *, limit: int, hold: float) -> list[ScheduleRow]:
+        """Schedules that are due by the journal's clock, earliest first, held from other
+        callers for `hold` seconds or until they are written (F9).
+        """
 
     async def record_dead_letters(self, letters: Sequence[DeadLetter]) -> None:
         """Keep dead letters; the same id twice is one."""
 
     async def dead_letters(self, limit: int = 50) -> list[DeadLetter]:
         """Dead letters, newest first."""
+
+    async def drop_dead_letters(self, ids: Sequence[str]) -> list[bool]:
+        """Delete dead letters; of each, whether this very call did."""
 
     async def save_snapshots(self, snapshots: Sequence[tuple[ExecutionKey, Snapshot]]) -> None:
         """Keep stored folds, one per execution, the newest (J7).

@@ -35,7 +35,7 @@ from loom_mq.journal.protocol import (
     Runnable,
     WatchVerdict,
 )
-from loom_mq.journal.sqlite_ops import events, fleet, holding, lifecycle, logs, sweeps
+from loom_mq.journal.sqlite_ops import events, fleet, holding, lifecycle, logs, schedules, sweeps
 from loom_mq.journal.sqlite_ops.database import Database
 from loom_mq.journal.sqlite_ops.lockfile import FileLock
 from loom_mq.journal.sqlite_ops.migrate import migrate
@@ -49,6 +49,7 @@ from loom_mq.model.execution import (
     Waiter,
     WorkerRecord,
 )
+from loom_mq.model.schedules import ScheduleKey, ScheduleRow
 from loom_mq.model.snapshots import Snapshot
 
 
@@ -62,6 +63,10 @@ class SqliteLease:
     async def renew(self, ttl: float) -> Renewal:
         """Extend the lease, unless it has lapsed: then it is lost (F7)."""
         return await self._database.write(fleet.renew, self._owner, ttl)
+
+    async def drain(self) -> None:
+        """Show on the worker's row that it takes nothing new."""
+        await self._database.write(fleet.drain, self._owner)
 
     async def retire(self) -> None:
         """End the lease at once and release what is still held."""
@@ -245,6 +250,10 @@ class SqliteJournal:
         """Dead letters, newest first."""
         return await self._reader.read(fleet.dead_letters, limit)
 
+    async def drop_dead_letters(self, ids: Sequence[str]) -> list[bool]:
+        """Delete dead letters; of each, whether this very call did."""
+        return await self._writer.write(fleet.drop_dead_letters, ids)
+
     # ---- sweeps and timers ------------------------------------------------------------
 
     async def take_abandoned(
@@ -278,8 +287,32 @@ class SqliteJournal:
         return await self._writer.write(sweeps.arm_timers, timers)
 
     async def next_timer(self) -> int | None:
-        """The earliest due time that is not held, in journal time."""
+        """The earliest due time, of timers and of schedules, that is not held."""
         return await self._reader.read(sweeps.next_timer, self._clock.now())
+
+    # ---- schedules --------------------------------------------------------------------
+
+    async def put_schedule(self, row: ScheduleRow, expected: int | None) -> ScheduleRow:
+        """Write a schedule by compare-and-set on its revision (F9, J4)."""
+        return await self._writer.write(schedules.put_schedule, row, expected)
+
+    async def drop_schedule(self, key: ScheduleKey, expected: int | None = None) -> bool:
+        """Delete a schedule."""
+        return await self._writer.write(schedules.drop_schedule, key, expected)
+
+    async def schedule(self, key: ScheduleKey) -> ScheduleRow | None:
+        """One schedule."""
+        return await self._reader.read(schedules.schedule, 0, key)
+
+    async def schedules(
+        self, tenant: str | None = None, *, after: ScheduleKey | None = None, limit: int = 100
+    ) -> list[ScheduleRow]:
+        """Schedules by tenant and id."""
+        return await self._reader.read(schedules.schedules, 0, tenant, after, limit)
+
+    async def due_schedules(self, *, limit: int, hold: float) -> list[ScheduleRow]:
+        """Schedules that are due, earliest first, held for `hold` seconds (F9)."""
+        return await self._writer.write(schedules.due_schedules, limit, hold)
 
     # ---- snapshots and whole logs -------------------------------------------------------
 

@@ -14,6 +14,7 @@ What belongs to the fleet and not to a tenant:
 - `due_timers` answers with the tenant's timers only; those of others that were due at
   the same moment stay held for `hold` seconds, then fire. `next_timer` may name the
   time of another tenant's timer, and nothing else about it.
+- `due_schedules` likewise; what else there is to schedules is the tenant's own.
 - Dead letters carry the tenant that they were recorded for in a header of their own;
   only those are listed.
 
@@ -83,6 +84,10 @@ class TenantLease:
         scope = self._scope
         mail = tuple(scope.outward(key) for key in renewal.mail if scope.own(key))
         return Renewal(held=renewal.held, now=renewal.now, mail=mail)
+
+    async def drain(self) -> None:
+        """Show on the worker's row that it takes nothing new."""
+        await self._inner.drain()
 
     async def retire(self) -> None:
         """End the lease at once; the owner is this process, so all it holds is released."""
@@ -257,6 +262,13 @@ class TenantScopedJournal(TenantLifecycle):
             if headers.pop(_TENANT_HEADER, None) == self._scope.tenant:
                 own.append(replace(letter, headers=headers))
         return own[:limit]
+
+    async def drop_dead_letters(self, ids: Sequence[str]) -> list[bool]:
+        """Delete dead letters of this tenant; another's stay and count as missing."""
+        own = {letter.id for letter in await self.dead_letters(_PAGE)}
+        wanted = [each for each in ids if each in own]
+        gone = dict(zip(wanted, await self._inner.drop_dead_letters(wanted), strict=True))
+        return [gone.get(each, False) for each in ids]
 
     # ---- sweeps and timers ------------------------------------------------------------
 

@@ -7,26 +7,15 @@ from collections.abc import Sequence
 from msgspec.structs import replace
 
 from loom_mq.errors import LoomError
-from loom_mq.journal.protocol import Journal, Planting, Rewrite
-from loom_mq.journal.tenant_scope import Scope, own_error
+from loom_mq.journal.protocol import Planting, Rewrite
+from loom_mq.journal.tenant_schedules import TenantSchedules
+from loom_mq.journal.tenant_scope import own_error
 from loom_mq.model.execution import ExecutionKey
 from loom_mq.model.snapshots import Snapshot
 
 
-class TenantLifecycle:
-    """The part of `TenantScopedJournal` that replaces logs, or stands in for them.
-
-    Args:
-        inner: the journal.
-        tenant: the tenant within it.
-
-    Raises:
-        InvalidIdError: the tenant's name breaks the rule of J10.
-    """
-
-    def __init__(self, inner: Journal, tenant: str) -> None:
-        self._inner = inner
-        self._scope = Scope(tenant)
+class TenantLifecycle(TenantSchedules):
+    """The part of `TenantScopedJournal` that replaces logs, or stands in for them."""
 
     async def save_snapshots(self, snapshots: Sequence[tuple[ExecutionKey, Snapshot]]) -> None:
         """See `Journal.save_snapshots`."""

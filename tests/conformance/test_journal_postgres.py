@@ -20,7 +20,7 @@ from tests.conformance.postgres_support import Journal
 TABLES = ", ".join(
     f"loom.{name}"
     for name in (
-        *("executions", "events", "snapshots", "inbox", "timers"),
+        *("executions", "events", "snapshots", "inbox", "timers", "schedules"),
         *("workers", "flows", "dead_letters"),
     )
 )

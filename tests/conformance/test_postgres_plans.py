@@ -23,6 +23,7 @@ from loom_mq.testing.conformance.journal_rig import (
     folded,
     name,
 )
+from loom_mq.testing.conformance.journal_schedules import a_schedule
 from loom_mq.testing.servers import PostgresServer
 from tests.conformance.postgres_support import connected
 
@@ -30,7 +31,7 @@ PARKED = 100_000
 RUNNING = 1_000
 DUE = 20
 """How much of each kind is due in the database below."""
-TABLES = {"executions", "events", "snapshots", "inbox", "timers"}
+TABLES = {"executions", "events", "snapshots", "inbox", "timers", "schedules"}
 
 FILL = """
 INSERT INTO loom.executions (fence, last_seq, attempt, hints, inbox, recoveries, created_at,
@@ -62,6 +63,15 @@ FROM (
         AS due
     FROM loom.executions AS e WHERE status = 'suspended'
 ) AS parked
+"""
+SCHEDULES = """
+INSERT INTO loom.schedules (revision, due, visible_at, created_at, updated_at, paused, tenant,
+    schedule_id, flow, definition, state)
+SELECT 1, due, due, n, n, false, 'default', 'schedule-' || n, 'flow', '\\x80', '\\x80'
+FROM (
+    SELECT n, CASE WHEN n <= $1 THEN n ELSE 4102444800000000 + n END AS due
+    FROM generate_series(1, $2::bigint) AS n
+) AS planned
 """
 
 
@@ -157,6 +167,7 @@ async def everything(journal: PostgresJournal) -> None:
     await journal.drop_timers([(each.row.key, each.due) for each in due])
     await journal.arm_timers([(each.row.key, each.due) for each in due])
     await journal.next_timer()
+    await schedules(journal)
     await journal.find(ListQuery(limit=20))
     await journal.find(ListQuery(limit=20, status=Status.RUNNING))
     for status in (None, Status.SUSPENDED):
@@ -165,6 +176,18 @@ async def everything(journal: PostgresJournal) -> None:
     await whole_executions(rig)
     await journal._write_rows("SELECT * FROM loom.retire_v1('w')")
     await lease.close()
+
+
+async def schedules(journal: PostgresJournal) -> None:
+    """Call every method that has to do with schedules."""
+    new = await journal.put_schedule(a_schedule(due=7), None)
+    await journal.put_schedule(new, 1)
+    await journal.put_schedule(new, 1)
+    assert await journal.schedule(new.key) is not None
+    await journal.schedules(DEFAULT_TENANT, limit=20)
+    await journal.schedules(limit=20, after=new.key)
+    await journal.due_schedules(limit=2 * DUE, hold=LONG)
+    assert await journal.drop_schedule(new.key, 2)
 
 
 async def whole_executions(rig: Rig) -> None:
@@ -211,6 +234,7 @@ async def fill(dsn: str) -> None:
         await connection.execute(LOGS)
         await connection.execute(SNAPSHOTS)
         await connection.execute(TIMERS, DUE)
+        await connection.execute(SCHEDULES, DUE, PARKED)
 
 
 @pytest.mark.parametrize("analyzed", [False, True])
@@ -245,6 +269,8 @@ async def test_cost_follows_what_is_due(server: PostgresServer, analyzed: bool) 
             "inbox_unread",
             "timers_visible",
             "timers_pkey",
+            "schedules_pkey",
+            "schedules_visible",
             "Tid Scan",
         }
 

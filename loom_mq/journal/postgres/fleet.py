@@ -169,6 +169,14 @@ class PostgresFleet(Store):
         records = await self._read_rows(self._sql["dead_letters"], limit)
         return [dead_letter(record) for record in records]
 
+    async def drop_dead_letters(self, ids: Sequence[str]) -> list[bool]:
+        """Delete dead letters; of each, whether this very call did."""
+        if not ids:
+            return []
+        records = await self._write_rows(self._sql["drop_dead_letters"], list(ids))
+        gone = {record["id"] for record in records}
+        return [each in gone for each in ids]
+
 
 def _shown(headers: dict[str, str]) -> dict[str, str]:
     return {

@@ -11,10 +11,13 @@ from loom_mq.journal.postgres.lifecycle import PostgresLifecycle
 from loom_mq.journal.postgres.migrate import check_schema
 from loom_mq.journal.postgres.pool import Pool
 from loom_mq.journal.postgres.reads import PostgresReads
+from loom_mq.journal.postgres.schedules import PostgresSchedules
 from loom_mq.journal.postgres.writes import PostgresWrites
 
 
-class PostgresJournal(PostgresWrites, PostgresReads, PostgresLifecycle, PostgresFleet):
+class PostgresJournal(
+    PostgresWrites, PostgresReads, PostgresLifecycle, PostgresSchedules, PostgresFleet
+):
     """A journal on PostgreSQL 14 or newer, to be entered before use.
 
     Every method is one statement and one commit, with the server's own

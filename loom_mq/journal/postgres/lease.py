@@ -92,6 +92,12 @@ class PostgresLease:
             mail=tuple(ExecutionKey(tenant, execution_id) for tenant, execution_id in keys),
         )
 
+    async def drain(self) -> None:
+        """Show on the worker's row that it takes nothing new."""
+        await self._call(
+            lambda connection: connection.execute(self._endpoint.sql["drain"], self._owner)
+        )
+
     async def retire(self) -> None:
         """End the lease at once and release what is still held (graceful stop)."""
         await self._call(

@@ -8,7 +8,7 @@ from typing import Final
 from loom_mq.journal.statements import load_migrations, load_statements, sql_folder
 
 STORE: Final = "postgres"
-FUNCTIONS_REVISION: Final = 4
+FUNCTIONS_REVISION: Final = 5
 """Counts releases of the functions; raised with every change of a released one, so that
 an older program never puts its own over newer ones."""
 

@@ -46,6 +46,11 @@ def renew(db: Connection, now: int, owner: str, ttl: float) -> Renewal:
     return Renewal(held=True, now=now, mail=mail)
 
 
+def drain(db: Connection, _now: int, owner: str) -> None:
+    """See `LeaseSession.drain`."""
+    db.execute(_SQL["drain"], (owner,))
+
+
 def retire(db: Connection, now: int, owner: str) -> None:
     """See `LeaseSession.retire`."""
     db.execute(_SQL["end_lease"], (owner,))
@@ -136,3 +141,8 @@ def dead_letters(db: Connection, limit: int) -> list[DeadLetter]:
         )
         for columns in db.execute(_SQL["letters"], (limit,))
     ]
+
+
+def drop_dead_letters(db: Connection, _now: int, ids: Sequence[str]) -> list[bool]:
+    """See `Journal.drop_dead_letters`."""
+    return [db.execute(_SQL["drop_letter"], (each,)).rowcount > 0 for each in ids]

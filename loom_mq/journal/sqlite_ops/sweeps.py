@@ -10,7 +10,7 @@ from typing import Final
 
 from loom_mq.journal import transitions
 from loom_mq.journal.protocol import DueTimer, ListQuery, Runnable
-from loom_mq.journal.sqlite_ops import rows
+from loom_mq.journal.sqlite_ops import rows, schedules
 from loom_mq.journal.statements import load_statements
 from loom_mq.journal.verdicts import has_labels
 from loom_mq.model.execution import ExecutionKey, ExecutionRow, Status
@@ -105,8 +105,8 @@ def arm_timers(db: Connection, _now: int, timers: Sequence[tuple[ExecutionKey, i
 def next_timer(db: Connection, now: int) -> int | None:
     """See `Journal.next_timer`."""
     columns = db.execute(_TIMERS["next"], (now,)).fetchone()
-    due: int | None = None if columns is None else columns[0]
-    return due
+    times = [None if columns is None else columns[0], schedules.next_schedule(db, now)]
+    return min((due for due in times if due is not None), default=None)
 
 
 # ---- lists --------------------------------------------------------------------------------

@@ -38,6 +38,7 @@ from loom_mq.testing.conformance.journal_lifecycle import (
 from loom_mq.testing.conformance.journal_mail import MailRules
 from loom_mq.testing.conformance.journal_plant import PlantRules
 from loom_mq.testing.conformance.journal_rig import Rig, Stores
+from loom_mq.testing.conformance.journal_schedules import ScheduleRules
 from loom_mq.testing.conformance.journal_snapshots import SnapshotRules
 from loom_mq.testing.conformance.journal_start_policies import StartPolicyRules
 
@@ -52,6 +53,7 @@ class JournalConformance(
     LeaseRules,
     SweepRules,
     TimerRules,
+    ScheduleRules,
     RegistryRules,
     IndexRules,
     ListingRules,

@@ -50,6 +50,23 @@ class LeaseRules:
         assert not await rig.journal.lapse_if_gone(record.owner)
         await lease.close()
 
+    async def test_a_drain_is_shown_and_leaves_the_lease(self, rig: Rig) -> None:
+        """F7, F11: for whoever looks; a renewal does not undo it."""
+        lease = await rig.alive("w")
+        other = await rig.alive("x")
+        [before] = [each for each in await rig.second.workers() if each.owner == "w"]
+        await lease.drain()
+        await lease.drain()
+        found = {each.owner: each for each in await rig.second.workers()}
+        assert (found["w"].draining, found["x"].draining) == (True, False)
+        assert found["w"].lease_until == before.lease_until
+        assert (await lease.renew(LONG)).held
+        found = {each.owner: each for each in await rig.journal.workers()}
+        assert (found["w"].draining, found["x"].draining) == (True, False)
+        await other.retire()
+        await other.drain()
+        assert [each.owner for each in await rig.journal.workers()] == ["w"]
+
     async def test_renewal_keeps_a_lease(self, rig: Rig) -> None:
         """F7: in the journal's clock."""
         lease = await rig.alive("w", ttl=0.4)
@@ -389,3 +406,18 @@ class RegistryRules:
         (newest,) = await rig.journal.dead_letters(1)
         assert newest.id == undated.id
         assert newest.at >= now
+
+    async def test_dead_letters_are_dropped_by_id(self, rig: Rig) -> None:
+        """F2: each once, whoever asks; the others stay."""
+        letters = [
+            DeadLetter(id=name("letter"), queue="q", reason="r", body=b"b", at=age)
+            for age in (1, 2, 3)
+        ]
+        await rig.journal.record_dead_letters(letters)
+        first, second, third = (each.id for each in letters)
+        assert await rig.second.drop_dead_letters([second, "nowhere", first]) == [True, False, True]
+        assert await rig.journal.drop_dead_letters([second]) == [False]
+        assert await rig.journal.drop_dead_letters([]) == []
+        kept = [each.id for each in await rig.journal.dead_letters()]
+        assert third in kept
+        assert not {first, second} & set(kept)

@@ -36,6 +36,10 @@ GROUP BY status
 SELECT owner, role, host, queues, slots, release, lease_until, started_at, draining
 FROM loom.workers WHERE lease_until > (SELECT loom.now_v1()) ORDER BY owner
 
+-- Index: workers_pkey.
+-- name: drain
+UPDATE loom.workers SET draining = true WHERE owner = $1
+
 -- Index: flows_pkey.
 -- name: register_flows
 INSERT INTO loom.flows AS f (flow, version, queue)
@@ -59,3 +63,45 @@ ON CONFLICT (id) DO NOTHING
 -- name: dead_letters
 SELECT id, queue, reason, headers, body, at FROM loom.dead_letters
 ORDER BY at DESC, position DESC LIMIT $1
+
+-- Index: dead_letters_pkey.
+-- name: drop_dead_letters
+DELETE FROM loom.dead_letters WHERE id = ANY ($1::text[]) RETURNING id
+
+-- How the server keeps what it has answered, and how busy it is. Reads the server's own views.
+-- name: server_facts
+SELECT
+    current_setting('server_version') AS version,
+    current_setting('synchronous_commit') AS synchronous_commit,
+    current_setting('fsync') AS fsync,
+    current_setting('full_page_writes') AS full_page_writes,
+    pg_is_in_recovery() AS standby,
+    current_setting('max_connections')::int AS most_connections,
+    (
+        SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'client backend'
+    ) AS connections,
+    (
+        SELECT coalesce(max(extract(epoch FROM clock_timestamp() - a.xact_start)), 0)::float8
+        FROM pg_stat_activity AS a
+        WHERE a.backend_type = 'client backend' AND a.pid <> pg_backend_pid()
+    ) AS oldest_transaction,
+    (extract(epoch FROM clock_timestamp()) * 1000000)::bigint AS now
+
+-- name: schedule
+-- index: schedules_pkey
+SELECT tenant, schedule_id, flow, paused, revision, definition, state, due, created_at, updated_at
+FROM loom.schedules WHERE tenant = $1 AND schedule_id = $2;
+
+-- name: schedules
+-- index: schedules_pkey, from one key on; all tenants where none is named
+SELECT tenant, schedule_id, flow, paused, revision, definition, state, due, created_at, updated_at
+FROM loom.schedules
+WHERE (tenant, schedule_id) > ($2, $3) AND ($1::text IS NULL OR tenant = $1)
+ORDER BY tenant, schedule_id
+LIMIT $4;
+
+-- name: drop_schedule
+-- index: schedules_pkey
+DELETE FROM loom.schedules
+WHERE tenant = $1 AND schedule_id = $2 AND ($3::bigint IS NULL OR revision = $3)
+RETURNING revision;

@@ -15,6 +15,10 @@ ON CONFLICT (owner) DO UPDATE SET
 -- index: primary key
 UPDATE workers SET lease_until = ? WHERE owner = ? AND lease_until > ?;
 
+-- name: drain
+-- index: primary key
+UPDATE workers SET draining = 1 WHERE owner = ?;
+
 -- name: end_lease
 -- index: primary key
 UPDATE workers SET lease_until = 0 WHERE owner = ?;
@@ -82,3 +86,7 @@ SELECT id, queue, reason, body, headers, at
 FROM dead_letters
 ORDER BY at DESC, position DESC
 LIMIT ?;
+
+-- name: drop_letter
+-- index: unique id
+DELETE FROM dead_letters WHERE id = ?;
