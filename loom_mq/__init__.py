@@ -14,6 +14,7 @@ This module is the whole of what an author of flows needs::
 
 from loom_mq.client.client import Client
 from loom_mq.client.handle import Answered, ExecutionState, Handle
+from loom_mq.client.schedules import ScheduleOptions, Schedules
 from loom_mq.codec.own import StepCodec
 from loom_mq.errors import (
     BrokerError,
@@ -28,15 +29,19 @@ from loom_mq.errors import (
     GateTimeoutError,
     InputError,
     InvalidIdError,
+    InvalidScheduleError,
     LoomError,
     PayloadTooLargeError,
     ResumeRefusedError,
+    ScheduleExistsError,
+    StaleScheduleError,
     StartConflictError,
     StepFailedError,
     StepInDoubtError,
     StepTimeoutError,
     UnknownExecutionError,
     UnknownFlowError,
+    UnknownScheduleError,
     UnsupportedInFlowError,
     WaitTimeoutError,
 )
@@ -49,6 +54,7 @@ from loom_mq.flows.step import Step, step
 from loom_mq.flows.stepping import StepInfo, current_step
 from loom_mq.model.execution import Status
 from loom_mq.model.policies import NO_RETRY, Retry, StartPolicy
+from loom_mq.model.schedules import MissedRuns, Overlap, Schedule, ScheduleInfo
 
 __all__ = [
     "NO_RETRY",
@@ -71,11 +77,20 @@ __all__ = [
     "Handle",
     "InputError",
     "InvalidIdError",
+    "InvalidScheduleError",
     "LoomError",
+    "MissedRuns",
+    "Overlap",
     "PayloadTooLargeError",
     "ResumeRefusedError",
     "Retry",
     "Saga",
+    "Schedule",
+    "ScheduleExistsError",
+    "ScheduleInfo",
+    "ScheduleOptions",
+    "Schedules",
+    "StaleScheduleError",
     "StartConflictError",
     "StartPolicy",
     "Status",
@@ -88,6 +103,7 @@ __all__ = [
     "TypedFailure",
     "UnknownExecutionError",
     "UnknownFlowError",
+    "UnknownScheduleError",
     "UnsupportedInFlowError",
     "WaitTimeoutError",
     "current_step",

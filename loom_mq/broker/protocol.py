@@ -140,6 +140,11 @@ class BrokerHealth(msgspec.Struct, frozen=True):
     """Every consumer asked for is confirmed."""
     reason: str = ""
 
+    @property
+    def takes_messages(self) -> bool:
+        """Whether what is published now has a chance to arrive."""
+        return self.connected and not self.blocked
+
 
 class Broker(Protocol):
     """A connection to the broker that outlives losses of the connection."""

@@ -11,6 +11,7 @@ from loom_mq.broker import topology
 from loom_mq.broker.amqp import AmqpBroker
 from loom_mq.broker.protocol import Broker
 from loom_mq.client.handle import ExecutionState, Handle
+from loom_mq.client.schedules import Schedules
 from loom_mq.client.switchboard import Reply, Switchboard
 from loom_mq.codec.values import ValueCodec, codec_for
 from loom_mq.errors import ConfigurationError, InputError
@@ -35,6 +36,9 @@ class Client:
         broker: an open or unopened connection; the client opens and closes it.
         tenant: whose executions.
         payload_limit: bytes; checked here so that a mistake shows where it is made.
+
+    Attributes:
+        schedules: what is started by the calendar (F9).
     """
 
     def __init__(
@@ -51,6 +55,7 @@ class Client:
         self._queue = topology.reply(self._ids.token())
         self._switchboard: Switchboard | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
+        self.schedules = Schedules(self._open, self._tenant, payload_limit)
 
     @classmethod
     def connect(cls, url: str, *, name: str = "client", tenant: str = DEFAULT_TENANT) -> Client:

@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from itertools import chain, repeat
 from weakref import WeakValueDictionary
 
+import msgspec
 import structlog
 
 from loom_mq.broker import topology
@@ -28,6 +29,7 @@ from loom_mq.errors import (
 from loom_mq.ids import Ids
 from loom_mq.model.execution import ExecutionKey
 from loom_mq.model.messages import (
+    SCHEDULES_VERSION,
     ControlItem,
     ControlMessage,
     ControlOp,
@@ -38,6 +40,7 @@ from loom_mq.model.messages import (
     StartItem,
     StartMessage,
 )
+from loom_mq.model.schedules import ScheduleItem
 
 _log = structlog.get_logger(__name__)
 
@@ -68,6 +71,10 @@ class Switchboard:
             _weigh,
             per_message=100,
         )
+        # a message that an older dispatcher refuses must not take others with it
+        self._schedules: GroupedSender[ScheduleItem] = GroupedSender(
+            broker, self._pack_schedules, _weigh_schedule, per_message=100
+        )
         self._requests: dict[str, Reply] = {}
         self._taken: dict[str, Reply] = {}
         # whoever holds a handle holds its future; when nobody does, it is gone from here
@@ -79,6 +86,7 @@ class Switchboard:
         """Everybody who still waits is told."""
         self._starts.abort()
         self._controls.abort()
+        self._schedules.abort()
         error = BrokerUnreachableError("the client was closed before the answer came")
         for futures in (self._requests, self._taken, self._outcomes, self._errands):
             for future in list(futures.values()):
@@ -113,6 +121,18 @@ class Switchboard:
             timeout,
             f"no answer about execution {item.id!r} within {timeout:g} s; is a dispatcher running?",
             item.id,
+        )
+
+    async def schedule(self, item: ScheduleItem, timeout: float) -> ReplyItem:
+        """Publish a request about schedules and return with its answer."""
+        item = msgspec.structs.replace(item, correlation=self.ids.token())
+        what = f"about schedule {item.id!r}" if item.id else "about the schedules"
+        return await self._ask(
+            item.correlation,
+            lambda: self._publish_schedule(item),
+            timeout,
+            f"no answer {what} within {timeout:g} s; is a dispatcher running?",
+            None,
         )
 
     def outcome(self, key: ExecutionKey) -> Reply:
@@ -234,7 +254,7 @@ class Switchboard:
         publish: Callable[[], Awaitable[None]],
         timeout: float,
         too_late: str,
-        execution_id: str,
+        execution_id: str | None,
     ) -> ReplyItem:
         future: Reply = asyncio.get_running_loop().create_future()
         self._requests[correlation] = future
@@ -287,6 +307,11 @@ class Switchboard:
         if error is not None:
             raise error
 
+    async def _publish_schedule(self, item: ScheduleItem) -> None:
+        error = await self._schedules.send(topology.CONTROL.name, item)
+        if error is not None:
+            raise error
+
     def _pack_starts(self, queue: str, items: Sequence[StartItem]) -> Outgoing:
         # a start that nobody waits for needs no address, and no reply is made for it
         silent = all(item.notify is Notify.NOTHING for item in items)
@@ -305,6 +330,12 @@ class Switchboard:
             reply_to=self._reply_queue,
         )
 
+    def _pack_schedules(self, queue: str, items: Sequence[ScheduleItem]) -> Outgoing:
+        message = ControlMessage(items=(), schedules=tuple(items), v=SCHEDULES_VERSION)
+        return Outgoing(
+            queue=queue, body=wire.encode(message), type="control", reply_to=self._reply_queue
+        )
+
 
 def _resolve(future: Reply | None, item: ReplyItem) -> None:
     if future is not None and not future.done():
@@ -313,3 +344,8 @@ def _resolve(future: Reply | None, item: ReplyItem) -> None:
 
 def _weigh(item: StartItem | ControlItem) -> int:
     return 512 + len(item.payload or b"")
+
+
+def _weigh_schedule(item: ScheduleItem) -> int:
+    payload = item.fields.payload
+    return 1024 + (len(payload) if isinstance(payload, bytes) else 0)

@@ -8,7 +8,7 @@ import msgspec
 
 from loom_mq.errors import InputError, MalformedMessageError, UnknownMessageVersionError
 from loom_mq.model.messages import (
-    MESSAGE_VERSION,
+    NEWEST_VERSION,
     ControlMessage,
     HintMessage,
     PackageMessage,
@@ -72,14 +72,14 @@ def decode(kind: type[M], body: bytes, content_type: str = MSGPACK) -> M:
             message = _decoders[kind].decode(body)  # type: ignore[assignment]  # keyed by kind
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise _refusal(kind, body, content_type, error) from None
-    if message.v > MESSAGE_VERSION:
+    if message.v > NEWEST_VERSION:
         raise _too_new(message.v)
     return message
 
 
 def _too_new(version: int) -> UnknownMessageVersionError:
     return UnknownMessageVersionError(
-        f"the message needs version {version}, this process reads up to {MESSAGE_VERSION}; "
+        f"the message needs version {version}, this process reads up to {NEWEST_VERSION}; "
         "upgrade the fleet before its clients"
     )
 
@@ -98,7 +98,7 @@ def _refusal(
             version = msgspec.msgpack.decode(body, type=_Header).v
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, IndexError):
         version = 0
-    if version > MESSAGE_VERSION:
+    if version > NEWEST_VERSION:
         return _too_new(version)
     name = kind.__struct_config__.tag
     return MalformedMessageError(f"not a readable {name!s} message: {error}")

@@ -1,4 +1,5 @@
 """Requests about executions that exist: state, watch, resume, cancel, verdict (K6, K7, K13).
+Those about schedules (F9) come the same way and are handed on.
 
 A resume or cancel is an inbox row before anything else; the hint to the holder, or the
 package that wakes a parked execution, may be lost and costs only time.
@@ -22,6 +23,7 @@ from loom_mq.engine.admission import stored_input
 from loom_mq.engine.outbox import Outbox
 from loom_mq.engine.outcome import error_reply, outcome_from_event, state_reply
 from loom_mq.engine.packages import PackageSender
+from loom_mq.engine.scheduling import ScheduleDesk
 from loom_mq.errors import (
     ExecutionEndedError,
     InputError,
@@ -71,6 +73,7 @@ class Control:
         outbox: Outbox,
         packages: PackageSender,
         ids: Ids,
+        schedules: ScheduleDesk,
         *,
         clock: Clock,
         patience: float,
@@ -81,6 +84,7 @@ class Control:
         self._outbox = outbox
         self._packages = packages
         self._ids = ids
+        self._schedules = schedules
         self._payload_limit = payload_limit
         self._deliveries: Lane[InboxItem, DeliverVerdict] = Lane(
             patient(
@@ -107,8 +111,11 @@ class Control:
             spawn(self._answer_all(delivery, message))
 
     async def _answer_all(self, delivery: Delivery, message: ControlMessage) -> None:
+        kind, name = delivery.content_type, delivery.correlation_id or ""
         answers = await asyncio.gather(
-            *(self._answer(delivery, item) for item in message.items), return_exceptions=True
+            *(self._answer(delivery, item) for item in message.items),
+            *(self._schedules.answer(item, kind, name) for item in message.schedules),
+            return_exceptions=True,
         )
         failure = next((each for each in answers if isinstance(each, BaseException)), None)
         if failure is not None:

@@ -21,6 +21,7 @@ from loom_mq.engine.control import Control
 from loom_mq.engine.outbox import Outbox
 from loom_mq.engine.outcome import error_reply, outcome_from_event, state_reply
 from loom_mq.engine.packages import PackageSender
+from loom_mq.engine.scheduling import ScheduleDesk
 from loom_mq.engine.succession import Succession, made_by
 from loom_mq.engine.sweep import Sweeper, SweepOptions
 from loom_mq.errors import InputError, LoomError, StartConflictError
@@ -105,6 +106,7 @@ class Dispatcher:
             self._outbox,
             self._packages,
             ids,
+            ScheduleDesk(journal, self._admitter, clock=clock, patience=PATIENCE),
             clock=clock,
             patience=PATIENCE,
             resend_after=options.sweep.resend_after,

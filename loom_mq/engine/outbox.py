@@ -12,12 +12,16 @@ from loom_mq.errors import BrokerError, UnroutableError
 from loom_mq.ids import MAX_ID_BYTES
 from loom_mq.model.messages import (
     MESSAGE_VERSION,
+    ControlItem,
+    ControlMessage,
     Hint,
     HintMessage,
     Package,
     PackageMessage,
     ReplyItem,
     ReplyMessage,
+    StartItem,
+    StartMessage,
 )
 from loom_mq.observe.metrics import Metrics
 
@@ -47,6 +51,17 @@ def pack_replies(queue: str, items: Sequence[ReplyItem]) -> Outgoing:
     )
 
 
+def pack_starts(queue: str, items: Sequence[StartItem]) -> Outgoing:
+    """Starts for a dispatcher, of which nobody wants to be told."""
+    return Outgoing(queue=queue, body=wire.encode(StartMessage(items=tuple(items))), type="start")
+
+
+def pack_controls(queue: str, items: Sequence[ControlItem]) -> Outgoing:
+    """Requests for a dispatcher, of which nobody wants to be told."""
+    body = wire.encode(ControlMessage(items=tuple(items)))
+    return Outgoing(queue=queue, body=body, type="control")
+
+
 def weigh_package(item: Package) -> int:
     """Bytes of a package, nearly."""
     return 512 + len(item.start or b"")
@@ -58,11 +73,17 @@ def weigh_reply(item: ReplyItem) -> int:
     return 512 + len(item.result or b"") + failure
 
 
+def weigh_request(item: StartItem | ControlItem) -> int:
+    """Bytes of a start or a request, nearly."""
+    return 512 + len(item.payload or b"")
+
+
 FAILURE_WEIGHT = 64 * 1024
 """The most that a described error takes."""
 PACKAGES_PER_MESSAGE = 32
 """Small enough that a message of slow work does not starve the other workers."""
 REPLIES_PER_MESSAGE = 100
+REQUESTS_PER_MESSAGE = 100
 
 
 PRIVATE_PREFIXES = ("loom.reply", "loom.direct", "amq.")
@@ -95,15 +116,38 @@ class Outbox:
             per_message=REPLIES_PER_MESSAGE,
             answered=self._count,
         )
+        self.starts = GroupedSender(
+            broker,
+            pack_starts,
+            weigh_request,
+            per_message=REQUESTS_PER_MESSAGE,
+            answered=self._count,
+        )
+        self.controls = GroupedSender(
+            broker,
+            pack_controls,
+            weigh_request,
+            per_message=REQUESTS_PER_MESSAGE,
+            answered=self._count,
+        )
 
     async def close(self) -> None:
         """Return when everything handed in has its verdict."""
-        await asyncio.gather(self.packages.close(), self.hints.close(), self.replies.close())
+        await asyncio.gather(
+            self.packages.close(),
+            self.hints.close(),
+            self.replies.close(),
+            self.starts.close(),
+            self.controls.close(),
+        )
 
     def abort(self) -> None:
         """Drop what is not under way."""
-        for sender in (self.packages, self.hints, self.replies):
-            sender.abort()
+        self.packages.abort()
+        self.hints.abort()
+        self.replies.abort()
+        self.starts.abort()
+        self.controls.abort()
 
     def _count(self, queues: Sequence[str], verdicts: Sequence[BrokerError | None]) -> None:
         """Count what became of messages (C21); private queues count as one each kind."""

@@ -16,7 +16,7 @@ import structlog
 
 from loom_mq.broker import topology
 from loom_mq.broker.protocol import Broker
-from loom_mq.clock import Clock
+from loom_mq.clock import MICROS, Clock
 from loom_mq.engine.admission import KnownFlows
 from loom_mq.engine.packages import PackageSender
 from loom_mq.errors import LoomError
@@ -31,6 +31,9 @@ _log = structlog.get_logger(__name__)
 
 GIVEN_UP_EVERY: Final = 60.0
 """Seconds between two looks for what was given up: it stays where it is and can wait."""
+
+AFTER_A_LAPSE: Final = 0.05
+"""Seconds after the end of a lease at which to look: clocks are never quite the same."""
 
 
 class SweepOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -80,11 +83,17 @@ class Sweeper:
         """Sweep until cancelled."""
         while True:
             await self.once()
-            await asyncio.sleep(self._options.interval)
+            await asyncio.sleep(await self._pause())
 
     async def once(self) -> int:
-        """One round; returns how many packages went out."""
+        """One round; returns how many packages went out.
+
+        Without a broker that takes them nothing is looked for: each look puts off the next one,
+        and a dispatcher that has a broker would come too late for it.
+        """
         sent = 0
+        if not self._broker.health().takes_messages:
+            return sent
         for sweep in (self.abandoned, self._unsent):
             try:
                 sent += await sweep()
@@ -93,6 +102,22 @@ class Sweeper:
             except Exception:  # a fault of ours in one round must not be the last round
                 _log.exception("sweep.crashed", sweep=sweep.__name__)
         return sent
+
+    async def _pause(self) -> float:
+        """Until the next round; not past the moment at which a lease runs out.
+
+        While everybody lives there is none: leases are renewed long before.
+        """
+        interval = self._options.interval
+        try:
+            workers = await self._journal.workers()
+        except LoomError:
+            return interval
+        soonest = min((each.lease_until for each in workers), default=None)
+        if soonest is None:
+            return interval
+        left = (soonest - self._clock.now()) / MICROS
+        return min(interval, max(left, 0.0) + AFTER_A_LAPSE)
 
     async def abandoned(self) -> int:
         """Executions of dead or wedged holders: the recovery pass with the lease as predicate."""

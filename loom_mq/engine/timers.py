@@ -1,4 +1,4 @@
-"""The timer service: publishes a wake package for every due timer (F9).
+"""The timer service: publishes a wake package for every due timer, and fires schedules (F9).
 
 Any number of them share the table: a due timer is held while its package is on the
 way, and its row goes after the broker's confirm. A fire that comes twice meets an
@@ -13,13 +13,12 @@ import msgspec
 import structlog
 
 from loom_mq.broker.protocol import Broker
-from loom_mq.clock import MICROS, Clock
+from loom_mq.clock import Clock
 from loom_mq.engine.outbox import Outbox
-from loom_mq.engine.packages import PackageSender
+from loom_mq.engine.schedules import ScheduleRunner
+from loom_mq.engine.waking import Waker
 from loom_mq.errors import LoomError
-from loom_mq.journal.protocol import DueTimer, Journal
-from loom_mq.model.execution import Status
-from loom_mq.model.messages import Cause
+from loom_mq.journal.protocol import Journal
 from loom_mq.observe.checks import Check
 from loom_mq.observe.metrics import Metrics
 
@@ -32,12 +31,14 @@ class TimerOptions(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         poll: longest pause between two looks; bounds how late a new timer fires.
         batch: timers per look.
+        schedules: schedules per look.
         hold: how long a due timer is kept from the other services; a service that dies
             between taking it and publishing its wake delays it by so much.
     """
 
     poll: float = 0.25
     batch: int = 500
+    schedules: int = 100
     hold: float = 5.0
 
 
@@ -54,11 +55,27 @@ class TimerService:
         metrics: Metrics,
     ) -> None:
         self._journal = journal
+        self._broker = broker
         self._options = options
-        self._clock = clock
-        self._metrics = metrics
         self._outbox = Outbox(broker, metrics)
-        self._packages = PackageSender(broker, self._outbox)
+        self._waker = Waker(
+            journal,
+            broker,
+            self._outbox,
+            batch=options.batch,
+            hold=options.hold,
+            poll=options.poll,
+            clock=clock,
+            metrics=metrics,
+        )
+        self._schedules = ScheduleRunner(
+            journal,
+            broker,
+            self._outbox,
+            limit=options.schedules,
+            hold=options.hold,
+            metrics=metrics,
+        )
         self._loop: asyncio.Task[None] | None = None
         self._stopping = asyncio.Event()
 
@@ -67,7 +84,7 @@ class TimerService:
         self._loop = asyncio.ensure_future(self._run())
 
     async def drain(self, timeout: float) -> None:
-        """Finish the round under way."""
+        """Finish the round under way, and send what waits for its turn."""
         self._stopping.set()
         if self._loop is not None:
             await asyncio.wait([self._loop], timeout=timeout)
@@ -88,11 +105,22 @@ class TimerService:
         """What must be so for it to do its work; by name."""
         return {"looking": Check(self.running)}
 
+    async def once(self) -> int:
+        """Fire what is due, all of it at once; how many timers and schedules were found."""
+        fired, problem = 0, None
+        try:
+            fired = await self._waker.once()
+        except LoomError as error:  # neither keeps the other from its turn
+            problem = error
+        fired += await self._look_at_schedules()
+        if problem is not None:
+            raise problem
+        return fired
+
     async def _run(self) -> None:
         while not self._stopping.is_set():
             try:
-                fired = await self.once()
-                pause = 0.0 if fired >= self._options.batch else await self._pause()
+                pause = await self._round()
             except LoomError as error:
                 _log.warning("timers.round_failed", error=str(error))
                 pause = 1.0
@@ -104,30 +132,24 @@ class TimerService:
                     await self._stopping.wait()
             except TimeoutError:
                 continue
+        try:
+            await self._waker.flush()
+        except LoomError as error:
+            _log.warning("timers.round_failed", error=str(error))
 
-    async def once(self) -> int:
-        """Fire what is due; returns how many timers were found."""
-        due = await self._journal.due_timers(limit=self._options.batch, hold=self._options.hold)
-        if not due:
-            return 0
-        fired = await asyncio.gather(*(self._fire(timer) for timer in due))
-        gone = [(timer.row.key, timer.due) for timer, done in zip(due, fired, strict=True) if done]
-        if gone:
-            await self._journal.drop_timers(gone)
-        return len(due)
+    async def _round(self) -> float:
+        """Fire what is due and may go now; how many seconds there is nothing to do then."""
+        pause, problem = self._options.poll, None
+        if not self._broker.health().takes_messages:
+            return pause  # what it took and could not send, nobody else would send either
+        try:
+            pause = await self._waker.paced()
+        except LoomError as error:  # neither keeps the other from its turn
+            problem = error
+        looked_at = await self._look_at_schedules()
+        if problem is not None:
+            raise problem
+        return pause if looked_at < self._options.schedules else 0.0
 
-    async def _fire(self, timer: DueTimer) -> bool:
-        """Publish one wake; whether the row may go."""
-        if timer.row.status is not Status.SUSPENDED:
-            return True  # it waits for something else by now, or for nothing
-        if not await self._packages.send(timer.row, Cause.WAKE):
-            return False
-        self._metrics.timer_fired((self._clock.now() - timer.due) / MICROS)
-        return True
-
-    async def _pause(self) -> float:
-        soonest = await self._journal.next_timer()
-        if soonest is None:
-            return self._options.poll
-        until = (soonest - self._clock.now()) / MICROS
-        return min(self._options.poll, max(until, 0.001))
+    async def _look_at_schedules(self) -> int:
+        return await self._schedules.once()

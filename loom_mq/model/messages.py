@@ -16,10 +16,16 @@ from msgspec import Meta
 from loom_mq.model.execution import DEFAULT_TENANT, Status
 from loom_mq.model.failures import Failure
 from loom_mq.model.policies import StartPolicy
+from loom_mq.model.schedules import ScheduleInfo, ScheduleItem
 from loom_mq.model.verdicts import VerdictKind
 
 MESSAGE_VERSION = 1
-"""Newest message version that this release reads and the one that it writes."""
+"""The message version that this release writes, unless a message needs a newer one."""
+SCHEDULES_VERSION = 2
+"""The version of a control message with requests about schedules: an older dispatcher would
+leave them out without a word, so it is to refuse them."""
+NEWEST_VERSION = SCHEDULES_VERSION
+"""Newest message version that this release reads."""
 
 
 class Notify(enum.StrEnum):
@@ -124,9 +130,10 @@ class ControlItem(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
 
 
 class ControlMessage(msgspec.Struct, frozen=True, kw_only=True, tag="control", tag_field="type"):
-    """Requests about existing executions, on the control queue."""
+    """Requests about existing executions, and about schedules, on the control queue."""
 
     items: Annotated[tuple[ControlItem, ...], Meta(max_length=MAX_ITEMS)]
+    schedules: Annotated[tuple[ScheduleItem, ...], Meta(max_length=MAX_ITEMS)] = ()
     v: int = MESSAGE_VERSION
 
 
@@ -155,6 +162,8 @@ class ReplyKind(enum.StrEnum):
     """The answer was taken by its gate."""
     OUTCOME = "outcome"
     """The execution has ended: `status`, and `result` or `failure` or `reason`."""
+    SCHEDULE = "schedule"
+    """How the schedules stand that a request was about: `schedules`."""
     ERROR = "error"
     """The request was refused: `code`, `message`."""
 
@@ -164,10 +173,13 @@ class ReplyItem(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     Attributes:
         correlation: repeats the request's.
-        id: the execution.
+        id: the execution; of a request about a schedule, the schedule.
         result: a completed flow's return value in stored form.
         failure: what ended a failed one.
         reason: why it was cancelled, or the refusal's reason.
+        schedules: those that were asked for, or the one that was changed.
+        runs: how many runs a request about a schedule will start.
+        run: the execution that a trigger will start.
     """
 
     kind: ReplyKind
@@ -191,6 +203,9 @@ class ReplyItem(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     reason: str = ""
     code: str = ""
     message: str = ""
+    schedules: tuple[ScheduleInfo, ...] = ()
+    runs: int = 0
+    run: str = ""
 
 
 class ReplyMessage(msgspec.Struct, frozen=True, kw_only=True, tag="reply", tag_field="type"):

@@ -198,6 +198,32 @@ class LogEvent(enum.StrEnum):
         "Whoever is told of what was given up raised an error.",
     )
     SWEEP_CRASHED = "sweep.crashed", "A fault of ours ended a look for lost work; report it."
+    SCHEDULE_CHANGED = (
+        "schedule.changed",
+        "A schedule was created, changed, paused, resumed, triggered, backfilled or deleted.",
+    )
+    SCHEDULE_FIRED = "schedule.fired", "Runs of a schedule were started, or sent once more."
+    SCHEDULE_LOOK_CRASHED = (
+        "schedule.look_crashed",
+        "A fault of ours about one schedule; it is looked at again. Report it.",
+    )
+    SCHEDULE_LOOK_FAILED = "schedule.look_failed", "A schedule is looked at again in a moment."
+    SCHEDULE_MISSED = (
+        "schedule.missed",
+        "Moments of a schedule passed while no timer service was there, and are not made up for.",
+    )
+    SCHEDULE_NOT_PUBLISHED = (
+        "schedule.not_published",
+        "The broker did not take a scheduled start; it is sent again.",
+    )
+    SCHEDULE_REQUEST_RETRIED = (
+        "schedule.request_retried",
+        "The journal is away; a request about a schedule waits for it.",
+    )
+    SCHEDULE_UNREADABLE = (
+        "schedule.unreadable",
+        "A schedule cannot be read here and starts nothing; `error` says why.",
+    )
     TIMERS_ROUND_CRASHED = "timers.round_crashed", "A fault of ours ended a look; report it."
     TIMERS_ROUND_FAILED = "timers.round_failed", "A look for due timers failed; tried again."
     WORKER_LOST = "worker.lost", "A process is gone; its executions are taken over."

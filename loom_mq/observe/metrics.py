@@ -108,6 +108,9 @@ class Metrics:
         self._lateness = Distribution(
             "loom_timer_lateness_seconds", "How long after its time a timer fired.", _LATENESS
         )
+        self._scheduled = Tally(
+            "loom_schedule_moments", "What became of moments of schedules.", "outcome"
+        )
         build = Level("loom_build_info", "1.", "version", "schema")
         build.set(1, (version, schema))
 
@@ -226,6 +229,11 @@ class Metrics:
     def timer_fired(self, lateness: float) -> None:
         """A timer's wake was confirmed, `lateness` seconds after its time."""
         self._lateness.observe(max(lateness, 0.0))
+
+    def scheduled(self, outcome: str, count: int) -> None:
+        """Moments of schedules: started, missed or skipped; and looks at an unreadable one."""
+        if count:
+            self._scheduled.add((outcome,), count)
 
 
 def _outcome(error: LoomError) -> str:

@@ -25,6 +25,7 @@ way from one write to the next, by lanes and queues, takes about ten."""
 LOOKS: Final = frozenset(
     {
         "count",
+        "due_schedules",
         "due_timers",
         "exhausted",
         "find",
@@ -35,6 +36,8 @@ LOOKS: Final = frozenset(
         "next_timer",
         "now",
         "read",
+        "schedule",
+        "schedules",
         "snapshot",
         "take_abandoned",
         "take_unsent",

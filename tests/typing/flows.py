@@ -62,3 +62,7 @@ async def client(client: loom.Client) -> None:
     assert_type(await client.execute(without_input), int)
     await client.start(with_input, "x")  # E: misc
     await client.start(with_input)  # E: arg-type
+    await client.schedules.create("s", with_input, 1, cron="0 3 * * *", overlap=loom.Overlap.ALLOW)
+    await client.schedules.create("s", without_input, every=60)
+    await client.schedules.create("s", with_input, "x", every=60)  # E: misc
+    await client.schedules.create("s", without_input, crontab="0 3 * * *")  # E: call-overload
