@@ -1,4 +1,4 @@
-"""Telling an execution something: the answer to a gate, or to stop (K7, K13).
+"""Telling an execution something: the answer to a gate (K7).
 
 Without a broker the item is laid into the journal's inbox; see `acting`.
 """
@@ -20,7 +20,6 @@ from loom_mq.cli.reading import existing, folded, pages
 from loom_mq.cli.screen import Item, Page
 from loom_mq.client.client import ANY
 from loom_mq.client.handle import Answered, check_actor
-from loom_mq.engine.control import MAX_REASON_BYTES
 from loom_mq.errors import ExecutionEndedError, ResumeRefusedError
 from loom_mq.ids import RandomIds, check_id
 from loom_mq.journal.protocol import DeliverVerdict, Journal
@@ -28,10 +27,10 @@ from loom_mq.kernel.fold import decode_payload
 from loom_mq.kernel.refusals import refusal_of
 from loom_mq.kernel.wording import names
 from loom_mq.model import events as ev
-from loom_mq.model.execution import CANCEL_ID, ExecutionKey, InboxItem, InboxKind, Status
+from loom_mq.model.execution import ExecutionKey, InboxItem, InboxKind
 from loom_mq.model.messages import RefusalReason
 
-_FOLLOW_SECONDS: Final = 4.0
+FOLLOW_SECONDS: Final = 4.0
 """How long to look on while a process that is alive takes what was given to it: a holder
 looks into its inboxes at each renewal of its lease."""
 _LOOK_SECONDS: Final = 0.1
@@ -118,13 +117,14 @@ async def deliver(reach: Reach, journal: Journal, item: InboxItem) -> Answered:
         ResumeRefusedError: it has ended, or what it waits at did not take it.
     """
     [verdict] = await journal.deliver([item], resend_after=0.0)
-    _check_delivered(verdict, item)
+    check_delivered(verdict, item)
     if await note_if_alone(reach, journal):
         return Answered.STORED
     return await _fate(journal, item)
 
 
-def _check_delivered(verdict: DeliverVerdict, item: InboxItem) -> None:
+def check_delivered(verdict: DeliverVerdict, item: InboxItem) -> None:
+    """Raise what the journal said against an item."""
     error = verdict.error
     if error is None:
         return
@@ -145,7 +145,7 @@ async def _fate(journal: Journal, item: InboxItem) -> Answered:
         [unread] = await journal.inbox([item.key])
         return all(each.item_id != item.item_id for each in unread)
 
-    if not await _within(_FOLLOW_SECONDS, gone):
+    if not await within(FOLLOW_SECONDS, gone):
         return Answered.STORED
     async for page in pages(journal, item.key):
         for envelope in page:
@@ -180,70 +180,7 @@ def _tell_answered(
     return Exit.DONE
 
 
-# ---- loom cancel -----------------------------------------------------------------------------
-
-
-def cancel(
-    ctx: typer.Context,
-    execution_id: ExecutionId,
-    reason: Annotated[str, typer.Option("--reason", help="Why, for people.")] = "",
-) -> Exit:
-    """Cancel an execution."""
-    reach = reach_of(ctx)
-    key = reach.key(execution_id)
-    if reach.broker is not None:
-        return asyncio.run(_cancel_by_broker(reach, key, reason))
-    item = InboxItem(
-        tenant=key.tenant,
-        execution_id=key.execution_id,
-        item_id=CANCEL_ID,
-        kind=InboxKind.CANCEL,
-        payload=reason.encode(errors="replace")[:MAX_REASON_BYTES],
-    )
-    return asyncio.run(_cancel_in_journal(reach, item))
-
-
-async def _cancel_by_broker(reach: Reach, key: ExecutionKey, reason: str) -> Exit:
-    async with open_client(reach) as client:
-        handle = client.handle(key.execution_id)
-        before = (await handle.state(timeout=reach.patience)).status
-        await handle.cancel(reason, timeout=reach.patience)
-
-        async def ended() -> bool:
-            return (await handle.state(timeout=reach.patience)).status.terminal
-
-        await _within(_FOLLOW_SECONDS, ended)
-        after = (await handle.state(timeout=reach.patience)).status
-    return _tell_cancelled(reach, key, before, after)
-
-
-async def _cancel_in_journal(reach: Reach, item: InboxItem) -> Exit:
-    async with open_journal(reach) as journal:
-        [verdict] = await journal.deliver([item], resend_after=0.0)
-        _check_delivered(verdict, item)
-        before = after = (await existing(journal, item.key)).status
-        if verdict.row is not None:
-            before = verdict.row.status
-        if not await note_if_alone(reach, journal):
-
-            async def ended() -> bool:
-                return (await existing(journal, item.key)).status.terminal
-
-            await _within(_FOLLOW_SECONDS, ended)
-            after = (await existing(journal, item.key)).status
-    return _tell_cancelled(reach, item.key, before, after)
-
-
-def _tell_cancelled(reach: Reach, key: ExecutionKey, before: Status, after: Status) -> Exit:
-    body: Item = {"id": key.execution_id, "before": before.value, "after": after.value}
-    line = f"{key.execution_id}: {before.value} → {after.value}"
-    if not after.terminal:
-        line = f"{key.execution_id}: asked to stop; it is still {after.value}"
-    reach.screen.show(Page(kind="cancel", items=[body], lines=[line]))
-    return Exit.DONE
-
-
-async def _within(seconds: float, condition: Callable[[], Awaitable[bool]]) -> bool:
+async def within(seconds: float, condition: Callable[[], Awaitable[bool]]) -> bool:
     """Whether a condition comes true soon."""
     loop = asyncio.get_running_loop()
     deadline = loop.time() + seconds

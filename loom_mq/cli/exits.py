@@ -13,16 +13,21 @@ from loom_mq.errors import (
     ExecutionEndedError,
     ExecutionFailedError,
     ExecutionNotEndedError,
+    HeldByLiveOwnerError,
     InputError,
     JournalError,
     JournalUnreachableError,
     LoomError,
     ResumeRefusedError,
+    ScheduleExistsError,
     SchemaVersionError,
+    StaleFenceError,
+    StaleScheduleError,
     StartConflictError,
     TopologyMismatchError,
     UnknownExecutionError,
     UnknownFlowError,
+    UnknownScheduleError,
     WaitTimeoutError,
 )
 from loom_mq.model.messages import RefusalReason
@@ -38,13 +43,14 @@ class Exit(enum.IntEnum):
     """The command line or a setting cannot be used."""
     NOT_FOUND = 3
     REFUSED = 4
-    """By a rule: ended already, another input under the same id, an answer of another type."""
+    """By a rule: ended already, another input under the same id, an answer of another type, a
+    holder that is alive."""
     UNREACHABLE = 5
     """Journal or broker."""
     TIMED_OUT = 6
     """The execution goes on."""
     FOUND = 7
-    """`stuck --check` found something."""
+    """`doctor` or a `--check` found something."""
     CANCELLED = 8
     """The execution ended cancelled."""
     BROKEN = 70
@@ -56,11 +62,16 @@ class Exit(enum.IntEnum):
 _BY_CLASS: Final[tuple[tuple[type[LoomError], Exit], ...]] = (
     (UnknownExecutionError, Exit.NOT_FOUND),
     (UnknownFlowError, Exit.NOT_FOUND),
+    (UnknownScheduleError, Exit.NOT_FOUND),
+    (ScheduleExistsError, Exit.REFUSED),
+    (StaleScheduleError, Exit.REFUSED),
     (StartConflictError, Exit.REFUSED),
     (ExecutionEndedError, Exit.REFUSED),
     (ExecutionNotEndedError, Exit.REFUSED),
     (ExecutionAlreadyExistsError, Exit.REFUSED),
     (ResumeRefusedError, Exit.REFUSED),
+    (HeldByLiveOwnerError, Exit.REFUSED),
+    (StaleFenceError, Exit.REFUSED),
     (InputError, Exit.USAGE),
     (ConfigurationError, Exit.USAGE),
     (SchemaVersionError, Exit.USAGE),

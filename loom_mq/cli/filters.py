@@ -20,7 +20,9 @@ OfVersion = Annotated[str | None, typer.Option("--version", help="Only this vers
 OfQueue = Annotated[str | None, typer.Option("--queue", help="Only this queue.")]
 OfLabel = Annotated[
     list[str] | None,
-    typer.Option("--label", metavar="NAME=VALUE", help="Only with this label; repeatable."),
+    typer.Option(
+        "--label", "--where", metavar="NAME=VALUE", help="Only with this label; repeatable."
+    ),
 ]
 EndedBefore = Annotated[
     str | None,
@@ -81,25 +83,32 @@ def query(
         version=version,
         queue=queue,
         labels=parse_labels(label or ()),
-        ended_before=None if ended_before is None else moment_before(ended_before, now),
+        ended_before=(
+            None if ended_before is None else moment_before(ended_before, now, "--ended-before")
+        ),
         in_doubt=in_doubt,
         troubled=troubled,
     )
 
 
-def moment_before(text: str, now: int) -> int:
+def moment_before(text: str, now: int, option: str) -> int:
     """A time in the past, as a date or as an age, in journal time.
+
+    Args:
+        text: as it was typed.
+        now: journal time.
+        option: where it was typed.
 
     Raises:
         InputError: it is neither.
     """
     if _AGE.match(text.strip()):
-        return now - age(text, "--ended-before") // timedelta(microseconds=1)
+        return now - age(text, option) // timedelta(microseconds=1)
     try:
         at = datetime.fromisoformat(text.strip())
     except ValueError:
         raise InputError(
-            f"--ended-before {text!r} is neither a time such as 2030-01-31 or "
+            f"{option} {text!r} is neither a time such as 2030-01-31 or "
             "2030-01-31T12:00Z nor an age such as 30d"
         ) from None
     at = at if at.tzinfo is not None else at.replace(tzinfo=UTC)

@@ -1,51 +1,77 @@
-"""Commands that look at the fleet: its processes, flows and dead letters."""
+"""Commands that look at the fleet: its processes and flows."""
 
 from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from typing import Annotated
 
 import typer
 
 from loom_mq.cli import views
 from loom_mq.cli.exits import Exit
-from loom_mq.cli.options import Limit, reach_of
+from loom_mq.cli.options import reach_of
 from loom_mq.cli.reach import Reach, open_journal
 from loom_mq.cli.screen import Page
-from loom_mq.kernel.wording import span
+from loom_mq.cli.survey import PAGE, Survey
+from loom_mq.journal.protocol import Journal, ListQuery
+from loom_mq.model.execution import ExecutionRow, Status
+from loom_mq.recovery.iteration import iterate_executions
 
 
 def workers(ctx: typer.Context) -> Exit:
-    """List the processes that are alive."""
+    """List the processes that are alive, and how much each has in hand."""
     return asyncio.run(_workers(reach_of(ctx)))
 
 
 async def _workers(reach: Reach) -> Exit:
     async with open_journal(reach) as journal:
+        held = await holdings(journal)
         alive = await journal.workers()
         now = await journal.now()
     reach.screen.show(
         Page(
             kind="workers",
-            items=[views.worker_item(worker, now) for worker in alive],
-            columns=("WORKER", "ROLE", "QUEUES", "SLOTS", "LEASE-LEFT", "VERSION", "UP"),
-            rows=[views.worker_cells(worker, now) for worker in alive],
+            items=[views.worker_item(worker, held[worker.owner], now) for worker in alive],
+            columns=views.WORKER_COLUMNS,
+            rows=[views.worker_cells(worker, held[worker.owner], now) for worker in alive],
             empty="no process is alive",
         )
     )
     return Exit.DONE
 
 
-def flows(ctx: typer.Context) -> Exit:
-    """List the flows that workers have registered."""
-    return asyncio.run(_flows(reach_of(ctx)))
+async def holdings(journal: Journal) -> Counter[str]:
+    """How many executions each process holds, of all tenants."""
+    held: Counter[str] = Counter()
+    async for rows in iterate_executions(journal, ListQuery(status=Status.RUNNING), page=PAGE):
+        held.update(row.owner for row in rows if row.owner is not None)
+    return held
 
 
-async def _flows(reach: Reach) -> Exit:
+def flows(
+    ctx: typer.Context,
+    limit: Annotated[
+        int, typer.Option("--limit", min=1, help="How many executions of each status to look at.")
+    ] = 10_000,
+) -> Exit:
+    """List the flows that workers have registered, and what runs of each."""
+    return asyncio.run(_flows(reach_of(ctx), limit))
+
+
+async def _flows(reach: Reach, limit: int) -> Exit:
     async with open_journal(reach) as journal:
-        known = await journal.flows()
-        alive = await journal.workers()
-    serving = Counter(queue for worker in alive for queue in worker.queues)
+        survey = Survey(reach, journal, limit=limit, ask_broker=False)
+        await survey.look()
+    serving = Counter(
+        queue for worker in survey.workers if not worker.draining for queue in worker.queues
+    )
+    rows = survey.rows.values()
+    parked = Counter(_flow_of(row) for row in rows if row.status is Status.SUSPENDED)
+    running = Counter(_flow_of(row) for row in rows if row.status is not Status.SUSPENDED)
+    stuck = Counter(_flow_of(row) for row, _reason in survey.stuck)
+    if survey.cut:
+        reach.screen.note(f"looked at the newest {limit} of a status only; --limit looks at more")
     reach.screen.show(
         Page(
             kind="flows",
@@ -55,12 +81,24 @@ async def _flows(reach: Reach) -> Exit:
                     "version": flow.version,
                     "queue": flow.queue,
                     "queue_workers": serving[flow.queue],
+                    "running": running[flow.flow, flow.version],
+                    "parked": parked[flow.flow, flow.version],
+                    "stuck": stuck[flow.flow, flow.version],
                 }
-                for flow in known
+                for flow in survey.flows
             ],
-            columns=("FLOW", "VERSION", "QUEUE", "QUEUE-WORKERS"),
+            columns=("FLOW", "VERSION", "QUEUE", "QUEUE-WORKERS", "RUNNING", "PARKED", "STUCK"),
             rows=[
-                (flow.flow, flow.version, flow.queue, str(serving[flow.queue])) for flow in known
+                (
+                    flow.flow,
+                    flow.version,
+                    flow.queue,
+                    str(serving[flow.queue]),
+                    str(running[flow.flow, flow.version]),
+                    str(parked[flow.flow, flow.version]),
+                    str(stuck[flow.flow, flow.version]),
+                )
+                for flow in survey.flows
             ],
             empty="no worker has ever registered a flow",
         )
@@ -68,25 +106,5 @@ async def _flows(reach: Reach) -> Exit:
     return Exit.DONE
 
 
-def dlq(ctx: typer.Context, limit: Limit = 50) -> Exit:
-    """List dead letters: messages that nobody could use, newest first."""
-    return asyncio.run(_dlq(reach_of(ctx), limit))
-
-
-async def _dlq(reach: Reach, limit: int) -> Exit:
-    async with open_journal(reach) as journal:
-        letters = await journal.dead_letters(limit)
-        now = await journal.now()
-    reach.screen.show(
-        Page(
-            kind="dead_letters",
-            items=[views.letter_item(letter) for letter in letters],
-            columns=("ID", "QUEUE", "SINCE", "REASON"),
-            rows=[
-                (letter.id, letter.queue, span((now - letter.at) / 1e6), letter.reason)
-                for letter in letters
-            ],
-            empty="no dead letters",
-        )
-    )
-    return Exit.DONE
+def _flow_of(row: ExecutionRow) -> tuple[str, str]:
+    return row.flow, row.version

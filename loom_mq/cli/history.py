@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from typing import Annotated, Final
 
 import msgspec
@@ -22,7 +23,7 @@ from loom_mq.kernel.fold import decode_payload
 from loom_mq.model import events as ev
 from loom_mq.model.events import Envelope, EventKind
 
-COLUMNS: Final = ("SEQ", "AT", "Δ", "KIND", "STEP/GATE", "FENCE", "DETAIL")
+COLUMNS: Final = ("SEQ", "AT", "Δ", "KIND", "STEP/GATE", "FENCE", "WORKER", "DETAIL")
 _DETAIL: Final = 120
 
 
@@ -47,10 +48,11 @@ async def _history(
     reach: Reach, execution_id: str, kinds: set[str], tail: int | None, *, payloads: bool
 ) -> Exit:
     key = reach.key(execution_id)
-    writer = History(payloads=payloads)
     lines = []
     async with open_journal(reach) as journal:
-        await existing(journal, key)
+        row = await existing(journal, key)
+        holder = {} if row.owner is None else {row.fence: row.owner}
+        writer = History(payloads=payloads, owners=holder)
         async for page in pages(journal, key):
             lines += [(each.kind, *writer.line(each)) for each in page]
     chosen = [(item, cells) for kind, item, cells in lines if not kinds or kind in kinds]
@@ -76,10 +78,13 @@ class History:
 
     Args:
         payloads: show values as well.
+        owners: who holds which fence, as far as it is known. The log itself names only
+            those who took over from a dead one.
     """
 
-    def __init__(self, *, payloads: bool) -> None:
+    def __init__(self, *, payloads: bool, owners: Mapping[int, str] | None = None) -> None:
         self._payloads = payloads
+        self._owners = dict(owners or {})
         self._steps: dict[str, str] = {}
         self._before: int | None = None
 
@@ -88,6 +93,9 @@ class History:
         event = decode_payload(envelope)
         if isinstance(event, ev.StepStarted):
             self._steps[event.step_id] = event.name
+        if isinstance(event, ev.ExecutionRecovered):
+            self._owners[envelope.fence] = event.owner
+        worker = self._owners.get(envelope.fence)
         place, name = _place(event)
         name = name or self._steps.get(place, "")
         detail = _detail(event)
@@ -102,6 +110,7 @@ class History:
             "place": place or None,
             "name": name or None,
             "fence": envelope.fence,
+            "worker": worker,
             "detail": detail or None,
             "payload": value,
         }
@@ -113,6 +122,7 @@ class History:
             envelope.kind,
             name or place or NOTHING,
             str(envelope.fence),
+            worker or NOTHING,
             shown if self._payloads else _short(shown),
         )
         return item, cells

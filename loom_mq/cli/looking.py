@@ -1,82 +1,26 @@
-"""Commands that look: they read the journal and change nothing."""
+"""`loom show` and `loom why`: where one execution stands, and why."""
 
 from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from typing import Annotated
+from typing import Final
 
 import typer
-from msgspec.structs import replace
 
-from loom_mq.cli import filters, views
+from loom_mq.cli import views
 from loom_mq.cli.exits import Exit
-from loom_mq.cli.options import ExecutionId, Limit, reach_of
+from loom_mq.cli.options import ExecutionId, reach_of
 from loom_mq.cli.reach import Reach, open_journal
 from loom_mq.cli.reading import explained
 from loom_mq.cli.screen import Cell, Page
 from loom_mq.codec.values import to_display
-from loom_mq.journal.protocol import ListQuery
 from loom_mq.kernel.explain import Reason
 from loom_mq.kernel.fold import ExecutionState, FrameStatus
 from loom_mq.kernel.wording import span
 from loom_mq.model.execution import ExecutionRow
 
-# ---- loom list -------------------------------------------------------------------------------
-
-
-def list_executions(
-    ctx: typer.Context,
-    status: filters.OfStatus = None,
-    flow: filters.OfFlow = None,
-    version: filters.OfVersion = None,
-    queue: filters.OfQueue = None,
-    label: filters.OfLabel = None,
-    ended_before: filters.EndedBefore = None,
-    in_doubt: filters.InDoubt = False,
-    troubled: filters.Troubled = False,
-    limit: Limit = 50,
-    cursor: Annotated[str | None, typer.Option("--cursor", help="Go on from there.")] = None,
-) -> Exit:
-    """List executions, newest first."""
-    reach = reach_of(ctx)
-
-    def query(now: int) -> ListQuery:
-        chosen = filters.query(
-            reach.tenant,
-            now,
-            status=status,
-            flow=flow,
-            version=version,
-            queue=queue,
-            label=label,
-            ended_before=ended_before,
-            in_doubt=in_doubt,
-            troubled=troubled,
-        )
-        return replace(chosen, limit=limit + 1, before=views.read_cursor(cursor))
-
-    return asyncio.run(_list(reach, query))
-
-
-async def _list(reach: Reach, query_at: filters.QueryAt) -> Exit:
-    query_at(0)  # a mistake on the command line is told before anything is opened
-    async with open_journal(reach) as journal:
-        now = await journal.now()
-        query = query_at(now)
-        found = await journal.find(query)
-    shown = found[: query.limit - 1]
-    reach.screen.show(
-        Page(
-            kind="executions",
-            items=[views.execution_item(row, now) for row in shown],
-            columns=views.EXECUTION_COLUMNS,
-            rows=[views.execution_cells(row, now) for row in shown],
-            empty="no executions",
-            next=views.cursor_of(shown[-1]) if len(found) > len(shown) else None,
-        )
-    )
-    return Exit.DONE
+_UNENDED_STEPS: Final = frozenset({FrameStatus.RUNNING, FrameStatus.RETRYING, FrameStatus.IN_DOUBT})
 
 
 # ---- loom show, why ----------------------------------------------------------------------------
@@ -103,7 +47,7 @@ async def _show(reach: Reach, execution_id: str) -> Exit:
         for place, frame in state.frames.items()
     ]
     item = {
-        **views.execution_item(row, now),
+        **views.execution_item(row, now, _step(state)),
         "reason": views.reason_item(row, reason, now),
         "steps": steps,
         "result": result,
@@ -113,6 +57,12 @@ async def _show(reach: Reach, execution_id: str) -> Exit:
         Page(kind="execution", items=[item], lines=_shown(reach, row, state, reason, now))
     )
     return Exit.DONE
+
+
+def _step(state: ExecutionState) -> str | None:
+    """The newest step that has not ended."""
+    open_ones = [frame.name for frame in state.frames.values() if frame.status in _UNENDED_STEPS]
+    return open_ones[-1] if open_ones else None
 
 
 def _shown(
@@ -150,7 +100,7 @@ def why(ctx: typer.Context, execution_id: ExecutionId) -> Exit:
 async def _why(reach: Reach, execution_id: str) -> Exit:
     async with open_journal(reach) as journal:
         row, _state, reason, now = await explained(reach, journal, reach.key(execution_id))
-    lines: list[Cell] = [reason.sentence]
+    lines: list[Cell] = [reason.sentence, *(f"  {fact}" for fact in reason.evidence)]
     if reason.next:
         lines.append(f"Next: {reach.copyable(reason.next)}")
     reach.screen.show(Page(kind="reason", items=[views.reason_item(row, reason, now)], lines=lines))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import sys
+import time
 import traceback
 from collections.abc import Sequence
 from typing import Annotated, Final, NoReturn
@@ -16,21 +17,28 @@ from loom_mq.cli import (
     acting,
     answering,
     archives,
+    cancelling,
     dev,
     disposal,
+    dlq,
+    doctor,
     doubt,
     fleet,
     fork,
     history,
+    listing,
     looking,
     measuring,
     migrate,
+    queues,
     recovering,
     replaying,
+    schedules,
     stuck,
+    timers,
 )
 from loom_mq.cli.exits import Exit
-from loom_mq.cli.options import hoisted
+from loom_mq.cli.options import ACTING, LOOKING, SCHEDULING, hoisted, watch_of
 from loom_mq.cli.reach import Reach
 from loom_mq.cli.screen import Screen
 from loom_mq.errors import InputError, LoomError
@@ -86,6 +94,14 @@ def root(
     ] = None,
     json: Annotated[bool, typer.Option("--json", help="Answer with one JSON object.")] = False,
     no_color: Annotated[bool, typer.Option("--no-color", help="Without colours.")] = False,
+    columns: Annotated[
+        str | None,
+        typer.Option("--columns", metavar="A,B", help="Only these columns of a table."),
+    ] = None,
+    watch: Annotated[
+        str | None,
+        typer.Option("--watch", metavar="2s", help="Look again and again, with pauses so long."),
+    ] = None,
     version: Annotated[
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
     ] = False,
@@ -95,20 +111,22 @@ def root(
     The options below may stand anywhere on the command line.
 
     Exit codes: 0 done; 1 the execution failed; 2 usage; 3 not found; 4 refused;
-    5 journal or broker unreachable; 6 timed out, it goes on; 7 `stuck --check` found
+    5 journal or broker unreachable; 6 timed out, it goes on; 7 `doctor` or a --check found
     something; 8 the execution was cancelled; 130 interrupted.
     """
     ctx.obj = Reach(
         journal=journal or os.environ.get("LOOM_JOURNAL") or None,
         broker=broker or os.environ.get("LOOM_BROKER") or None,
         tenant=tenant,
-        timeout=_seconds(timeout),
-        screen=_screen(json=json, no_color=no_color),
+        timeout=_seconds("--timeout", timeout),
+        screen=_screen(
+            json=json, no_color=no_color, columns=columns or "", lines=watch is not None
+        ),
         told=bool(journal),
     )
 
 
-def _seconds(text: str | None) -> float | None:
+def _seconds(option: str, text: str | None) -> float | None:
     if text is None:
         return None
     try:
@@ -116,12 +134,17 @@ def _seconds(text: str | None) -> float | None:
     except ValueError:
         seconds = 0.0
     if seconds <= 0:
-        raise InputError(f"--timeout {text!r} is no duration such as 5, 500ms, 5s or 2m")
+        raise InputError(f"{option} {text!r} is no duration such as 5, 500ms, 5s or 2m")
     return seconds
 
 
-def _screen(*, json: bool, no_color: bool) -> Screen:
-    return Screen(json=json, color=not (no_color or os.environ.get("NO_COLOR")))
+def _screen(*, json: bool, no_color: bool, columns: str = "", lines: bool = False) -> Screen:
+    return Screen(
+        json=json,
+        color=not (no_color or os.environ.get("NO_COLOR")),
+        columns=[name.strip() for name in columns.split(",") if name.strip()],
+        lines=lines,
+    )
 
 
 for _name, _command in (
@@ -129,9 +152,9 @@ for _name, _command in (
     ("start", acting.start),
     ("result", acting.result),
     ("resume", answering.resume),
-    ("cancel", answering.cancel),
+    ("cancel", cancelling.cancel),
     ("verdict", doubt.verdict),
-    ("list", looking.list_executions),
+    ("list", listing.list_executions),
     ("show", looking.show),
     ("why", looking.why),
     ("history", history.history),
@@ -149,13 +172,16 @@ for _name, _command in (
     ("prune", disposal.prune),
     ("erase", disposal.erase),
     ("truncate", disposal.truncate),
+    ("queues", queues.queues),
     ("workers", fleet.workers),
     ("flows", fleet.flows),
-    ("dlq", fleet.dlq),
+    ("doctor", doctor.doctor),
     ("migrate", migrate.migrate),
 ):
     app.command(_name)(_command)
-app.command("ls", hidden=True)(looking.list_executions)
+app.command("ls", hidden=True)(listing.list_executions)
+for _name, _group in (("timers", timers.app), ("schedules", schedules.app), ("dlq", dlq.app)):
+    app.add_typer(_group, name=_name)
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -170,6 +196,28 @@ def run(arguments: Sequence[str]) -> int:
     ordered = hoisted(arguments)
     # for errors that come before the options are read
     screen = _screen(json="--json" in ordered, no_color="--no-color" in ordered)
+    pause = 0.0
+    try:
+        if not set(ordered) & {"-h", "--help"}:
+            pause = _seconds("--watch", watch_of(ordered)) or 0.0
+        said = set(ordered)
+        acting = ACTING | SCHEDULING if "schedules" in said else ACTING
+        if pause and (not LOOKING & said or acting & said):
+            raise InputError("--watch goes with commands that look, and change nothing")
+    except InputError as error:
+        return screen.loom_error(error)
+    while True:
+        code = _once(ordered, screen)
+        if not pause or code not in (Exit.DONE, Exit.FOUND):
+            return code
+        try:
+            time.sleep(pause)
+        except KeyboardInterrupt:
+            return Exit.INTERRUPTED
+        screen.clear()
+
+
+def _once(ordered: list[str], screen: Screen) -> int:
     command = typer.main.get_command(app)
     try:
         code = command.main(args=ordered, prog_name="loom", standalone_mode=False)

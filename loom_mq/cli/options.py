@@ -13,7 +13,22 @@ ExecutionId = Annotated[str, typer.Argument(metavar="ID", help="The execution.")
 As = Annotated[str, typer.Option("--as", metavar="NAME", help="Who says so, for its log.")]
 Limit = Annotated[int, typer.Option("--limit", min=1, max=100_000, help="How many at most.")]
 
-VALUED: Final = frozenset({"--journal", "--broker", "--tenant", "--timeout"})
+VALUED: Final = frozenset(
+    {"--journal", "--broker", "--tenant", "--timeout", "--columns", "--watch"}
+)
+LOOKING: Final = frozenset(
+    {
+        *("list", "ls", "show", "why", "history", "stuck", "census", "introspect", "profile"),
+        *("queues", "workers", "timers", "flows", "dlq", "doctor", "schedules"),
+    }
+)
+"""Commands that can be looked at again and again."""
+ACTING: Final = frozenset({"reconcile", "requeue", "drop", "discard"})
+"""What some of them have beside looking."""
+SCHEDULING: Final = frozenset(
+    {"create", "update", "pause", "resume", "trigger", "backfill", "delete"}
+)
+"""What `loom schedules` has beside looking."""
 FLAGS: Final = frozenset({"--json", "--no-color"})
 
 
@@ -43,3 +58,14 @@ def hoisted(arguments: Sequence[str]) -> list[str]:
         else:
             rest.append(argument)
     return [*front, *rest]
+
+
+def watch_of(ordered: Sequence[str]) -> str | None:
+    """The pause of ``--watch`` on a command line that was put in order; None without it."""
+    for place, argument in enumerate(ordered):
+        if argument == "--":
+            return None
+        name, equals, value = argument.partition("=")
+        if name == "--watch":
+            return value if equals else next(iter(ordered[place + 1 : place + 2]), None)
+    return None

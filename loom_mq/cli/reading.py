@@ -3,15 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from typing import Final
 
+from loom_mq.cli import brokering, letters
 from loom_mq.cli.reach import Reach
 from loom_mq.errors import SchemaVersionError, UnknownExecutionError
 from loom_mq.journal.protocol import CLAIM_PAGE, Journal
-from loom_mq.kernel.explain import Reason, explain
+from loom_mq.kernel.explain import SLOW_AT_LEAST, Reason, explain
 from loom_mq.kernel.fold import ExecutionState, fold
 from loom_mq.kernel.snapshots import decode_snapshot
+from loom_mq.lifecycle.analysis import histories, profile
 from loom_mq.model.events import Envelope
 from loom_mq.model.execution import ExecutionKey, ExecutionRow
+
+LETTERS: Final = 1000
+"""The newest dead letters, among which an execution's are sought."""
+_COMPARED: Final = 20
+"""The newest executions of a flow, by which a slow step is told."""
+_SELDOM: Final = 5
 
 
 async def explained(
@@ -20,11 +29,42 @@ async def explained(
     """An execution with the reason why it is where it is, and the time of that."""
     row = await existing(journal, key)
     state = await folded(journal, key)
+    if row.status.terminal:
+        now = await journal.now()
+        return row, state, explain(row, (), (), now), now
+    broker = await brokering.facts(reach, [row.queue])
+    dead = letters.dead_packages(await journal.dead_letters(LETTERS))
     workers, flows = await journal.workers(), await journal.flows()
     [mail] = await journal.inbox([key])
     now = await journal.now()
-    reason = explain(row, workers, flows, now, state=state, mail=mail, embedded=reach.embedded)
+    slow = row.owner is not None and now - row.updated_at > SLOW_AT_LEAST
+    usual = await usual_times(journal, row) if slow else {}
+    reason = explain(
+        row,
+        workers,
+        flows,
+        now,
+        state=state,
+        mail=mail,
+        embedded=reach.embedded,
+        broker=broker,
+        dead=dead.get(row.key),
+        usual=usual,
+    )
     return row, state, reason, now
+
+
+async def usual_times(journal: Journal, row: ExecutionRow) -> dict[str, int]:
+    """How long each step of an execution's flow takes at most, as a rule, in microseconds.
+
+    By the newest executions of that flow; of a step that has run seldom nothing is usual.
+    """
+    logs = await histories(journal, row.flow, limit=_COMPARED, tenant=row.tenant)
+    return {
+        step.name: step.p99
+        for step in profile(logs).steps
+        if step.p99 is not None and step.count > _SELDOM
+    }
 
 
 async def folded(journal: Journal, key: ExecutionKey) -> ExecutionState:

@@ -89,6 +89,7 @@ def _show_census(reach: Reach, found: Census, *, ids: bool) -> None:
     ]
     rows: list[tuple[Cell, ...]]
     columns: tuple[str, ...]
+    kind = "orphans" if ids else "census"
     if ids:
         items = orphans
         columns = ("ID", "FLOW", "STATUS", "KEEPING", "RECOVERIES", "OWNER")
@@ -114,7 +115,7 @@ def _show_census(reach: Reach, found: Census, *, ids: bool) -> None:
             for flow, each in found.flows.items()
         ]
     empty = f"nobody's: none of {counted(found.looked_at, 'runnable execution')}"
-    reach.screen.show(Page(kind="census", items=items, columns=columns, rows=rows, empty=empty))
+    reach.screen.show(Page(kind=kind, items=items, columns=columns, rows=rows, empty=empty))
 
 
 # ---- loom recover -----------------------------------------------------------------------------

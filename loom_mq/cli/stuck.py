@@ -3,25 +3,24 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
-from contextlib import aclosing
+from collections.abc import Sequence
 from typing import Annotated, Final
 
+import msgspec
 import typer
+from msgspec.structs import replace
 
-from loom_mq.cli import views
+from loom_mq.cli import choosing, filters, views
 from loom_mq.cli.exits import Exit
 from loom_mq.cli.options import reach_of
 from loom_mq.cli.reach import Reach, open_journal
 from loom_mq.cli.screen import Cell, Page
-from loom_mq.journal.protocol import Journal, ListQuery
-from loom_mq.kernel.explain import MAX_RECOVERIES, Reason, explain
+from loom_mq.cli.survey import Survey, unended
+from loom_mq.journal.protocol import ListQuery
+from loom_mq.kernel.explain import MAX_RECOVERIES, Reason, ReasonCode
 from loom_mq.kernel.wording import counted, span
-from loom_mq.model.execution import ExecutionKey, ExecutionRow, FlowRecord, Status, WorkerRecord
-from loom_mq.recovery.census import CensusTaker
-from loom_mq.recovery.iteration import iterate_executions
+from loom_mq.model.execution import ExecutionRow
 
-_PAGE: Final = 500
 _IDS_SHOWN: Final = 3
 
 
@@ -32,85 +31,51 @@ def stuck(
     limit: Annotated[
         int, typer.Option("--limit", min=1, help="How many of each status to look at.")
     ] = 10_000,
+    max_recoveries: Annotated[
+        int, typer.Option("--max-recoveries", min=1, help="What the dispatchers use.")
+    ] = MAX_RECOVERIES,
+    flow: filters.OfFlow = None,
+    queue: filters.OfQueue = None,
+    reason: choosing.OfReason = None,
 ) -> Exit:
     """Find executions that somebody should look at, by reason."""
-    return asyncio.run(_stuck(reach_of(ctx), ids=ids, check=check, limit=limit))
+    reach = reach_of(ctx)
+    queries = [replace(query, flow=flow, queue=queue) for query in unended(reach.tenant)]
+    looked = _Look(queries, reason, limit, max_recoveries)
+    return asyncio.run(_stuck(reach, looked, ids=ids, check=check))
 
 
-async def _stuck(reach: Reach, *, ids: bool, check: bool, limit: int) -> Exit:
-    found: list[tuple[ExecutionRow, Reason]] = []
-    seen: set[ExecutionKey] = set()
+class _Look(msgspec.Struct, frozen=True):
+    queries: Sequence[ListQuery]
+    reason: ReasonCode | None
+    limit: int
+    max_recoveries: int
+
+
+async def _stuck(reach: Reach, look: _Look, *, ids: bool, check: bool) -> Exit:
+    reason, limit = look.reason, look.limit
     async with open_journal(reach) as journal:
-        taker = CensusTaker(journal, max_recoveries=MAX_RECOVERIES)
-        workers, flows = await journal.workers(), await journal.flows()
-        for query in _queries(reach.tenant):
-            async for rows in _unended(journal, query, limit):
-                new = [row for row in rows if row.key not in seen and not row.status.terminal]
-                seen.update(row.key for row in new)
-                found += await _reasons(reach, journal, new, workers, flows)
-                await taker.add(new)
+        survey = Survey(reach, journal, limit=limit, most=look.max_recoveries)
+        await survey.look(look.queries)
         now = await journal.now()
-    forgotten = sum(each.forgotten for each in taker.census().flows.values())
-    _show_stuck(reach, found, now, ids=ids, looked_at=len(seen), forgotten=forgotten)
-    return Exit.FOUND if check and (found or forgotten) else Exit.DONE
+    forgotten = sum(each.forgotten for each in survey.census.flows.values())
+    if reason is not None:
+        survey.stuck = [each for each in survey.stuck if each[1].code is reason]
+        forgotten = 0
+    _show_stuck(reach, survey, now, ids=ids, forgotten=forgotten)
+    if survey.cut:
+        reach.screen.note(f"looked at the newest {limit} of a status only; --limit looks at more")
+    broker = survey.broker
+    if broker is not None and (broker.unreachable or broker.alarm):
+        reach.screen.note(f"the broker: {broker.unreachable or broker.alarm}")
+    return Exit.FOUND if check and (survey.stuck or forgotten) else Exit.DONE
 
 
-def _queries(tenant: str) -> list[ListQuery]:
-    """Where to look. What the index knows to need a person comes first, however old it is."""
-    return [
-        ListQuery(tenant=tenant, in_doubt=True),
-        ListQuery(tenant=tenant, troubled=True),
-        *(
-            ListQuery(tenant=tenant, status=status)
-            for status in (Status.PENDING, Status.RUNNING, Status.SUSPENDED)
-        ),
-    ]
-
-
-async def _unended(
-    journal: Journal, query: ListQuery, limit: int
-) -> AsyncIterator[list[ExecutionRow]]:
-    left = limit
-    async with aclosing(iterate_executions(journal, query, page=min(limit, _PAGE))) as pages:
-        async for rows in pages:
-            yield rows[:left]
-            left -= len(rows)
-            if left <= 0:
-                return
-
-
-async def _reasons(
-    reach: Reach,
-    journal: Journal,
-    rows: Sequence[ExecutionRow],
-    workers: Sequence[WorkerRecord],
-    flows: Sequence[FlowRecord],
-) -> list[tuple[ExecutionRow, Reason]]:
-    now = await journal.now()
-    keys = [row.key for row in rows if row.inbox]
-    mail = dict(zip(keys, await journal.inbox(keys), strict=True)) if keys else {}
-    explained = (
-        (
-            row,
-            explain(row, workers, flows, now, mail=mail.get(row.key, ()), embedded=reach.embedded),
-        )
-        for row in rows
-    )
-    return [(row, reason) for row, reason in explained if reason.stuck]
-
-
-def _show_stuck(
-    reach: Reach,
-    found: Sequence[tuple[ExecutionRow, Reason]],
-    now: int,
-    *,
-    ids: bool,
-    looked_at: int,
-    forgotten: int,
-) -> None:
+def _show_stuck(reach: Reach, survey: Survey, now: int, *, ids: bool, forgotten: int) -> None:
+    found = survey.stuck
     items = [views.reason_item(row, reason, now) for row, reason in found]
     lines: list[Cell] = []
-    empty = f"nothing is stuck ({looked_at} executions have not ended)"
+    empty = f"nothing is stuck ({len(survey.rows)} executions have not ended)"
     if ids:
         columns: tuple[str, ...] = ("ID", "REASON", "QUEUE", "SINCE", "SENTENCE")
         rows: list[tuple[Cell, ...]] = [

@@ -13,7 +13,6 @@ from loom_mq.cli.screen import Cell, Item
 from loom_mq.cli.text import moment
 from loom_mq.clock import MICROS
 from loom_mq.errors import InputError
-from loom_mq.journal.protocol import DeadLetter
 from loom_mq.kernel.explain import Reason
 from loom_mq.kernel.wording import span
 from loom_mq.model.execution import ExecutionRow, Status, WorkerRecord
@@ -24,6 +23,7 @@ EXECUTION_COLUMNS: Final = (
     "STATUS",
     "QUEUE",
     "AGE",
+    "STEP",
     "ATTEMPT",
     "WAITING-FOR",
     "OWNER",
@@ -42,8 +42,8 @@ _COLOURS: Final = {
 # ---- executions ----------------------------------------------------------------------------
 
 
-def execution_item(row: ExecutionRow, now: int) -> Item:
-    """One execution for programs."""
+def execution_item(row: ExecutionRow, now: int, step: str | None) -> Item:
+    """One execution for programs; `step` is the newest that has not ended."""
     return {
         "id": row.execution_id,
         "tenant": row.tenant,
@@ -52,6 +52,7 @@ def execution_item(row: ExecutionRow, now: int) -> Item:
         "queue": row.queue,
         "status": row.status.value,
         "age_seconds": max(0, now - row.created_at) / MICROS,
+        "step": step,
         "attempt": row.attempt,
         "recoveries": row.recoveries,
         "owner": row.owner,
@@ -72,7 +73,7 @@ def execution_item(row: ExecutionRow, now: int) -> Item:
     }
 
 
-def execution_cells(row: ExecutionRow, now: int) -> tuple[Cell, ...]:
+def execution_cells(row: ExecutionRow, now: int, step: str | None) -> tuple[Cell, ...]:
     """One execution for people, in the order of `EXECUTION_COLUMNS`."""
     return (
         row.execution_id,
@@ -80,6 +81,7 @@ def execution_cells(row: ExecutionRow, now: int) -> tuple[Cell, ...]:
         status_cell(row.status),
         row.queue,
         span((now - row.created_at) / MICROS),
+        step or NOTHING,
         str(row.attempt),
         waiting_for(row, now) or NOTHING,
         row.owner or NOTHING,
@@ -121,6 +123,7 @@ def reason_item(row: ExecutionRow, reason: Reason, now: int) -> Item:
         "since": moment(reason.since),
         "since_seconds": None if reason.since is None else max(0, now - reason.since) / MICROS,
         "next": reason.next or None,
+        "evidence": list(reason.evidence),
     }
 
 
@@ -148,7 +151,12 @@ def read_cursor(text: str | None) -> tuple[int, str] | None:
 # ---- the fleet -------------------------------------------------------------------------------
 
 
-def worker_item(worker: WorkerRecord, now: int) -> Item:
+WORKER_COLUMNS: Final = (
+    *("WORKER", "ROLE", "STATE", "QUEUES", "SLOTS", "EXECUTIONS", "LEASE-LEFT", "VERSION", "UP"),
+)
+
+
+def worker_item(worker: WorkerRecord, held: int, now: int) -> Item:
     """One process for programs."""
     return {
         "owner": worker.owner,
@@ -156,6 +164,7 @@ def worker_item(worker: WorkerRecord, now: int) -> Item:
         "host": worker.host,
         "queues": list(worker.queues),
         "slots": worker.slots,
+        "executions": held,
         "lease_left_seconds": max(0, worker.lease_until - now) / MICROS,
         "release": worker.release,
         "up_seconds": max(0, now - worker.started_at) / MICROS,
@@ -163,26 +172,17 @@ def worker_item(worker: WorkerRecord, now: int) -> Item:
     }
 
 
-def worker_cells(worker: WorkerRecord, now: int) -> tuple[Cell, ...]:
-    """One process for people: WORKER ROLE QUEUES SLOTS LEASE-LEFT VERSION UP."""
+def worker_cells(worker: WorkerRecord, held: int, now: int) -> tuple[Cell, ...]:
+    """One process for people, in the order of `WORKER_COLUMNS`."""
+    works = worker.role == "worker"
     return (
         worker.owner,
-        worker.role + (" (draining)" if worker.draining else ""),
+        worker.role,
+        Text("draining", style="yellow") if worker.draining else Text("alive", style="green"),
         ", ".join(worker.queues) or NOTHING,
-        str(worker.slots),
+        str(worker.slots) if works else NOTHING,
+        str(held) if works else NOTHING,
         span((worker.lease_until - now) / MICROS),
         worker.release,
         span((now - worker.started_at) / MICROS),
     )
-
-
-def letter_item(letter: DeadLetter) -> Item:
-    """One dead letter for programs."""
-    return {
-        "id": letter.id,
-        "queue": letter.queue,
-        "reason": letter.reason,
-        "at": moment(letter.at),
-        "headers": letter.headers,
-        "body": letter.body,
-    }

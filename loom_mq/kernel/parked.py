@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from typing import Final
 
 from loom_mq.clock import MICROS
+from loom_mq.kernel.facts import DeadPackage, Fleet
 from loom_mq.kernel.fold import ExecutionState
-from loom_mq.kernel.reasons import Fleet, Reason, ReasonCode, backing_off, unheld
+from loom_mq.kernel.reasons import PATIENCE, Reason, ReasonCode, backing_off, unheld
 from loom_mq.kernel.refusals import verdict_place
 from loom_mq.kernel.wording import command, names
 from loom_mq.model.events import Wait, WaitKind
@@ -27,6 +28,7 @@ def explain(
     fleet: Fleet,
     state: ExecutionState | None,
     mail: Sequence[InboxItem],
+    dead: DeadPackage | None,
 ) -> Reason:
     """Why a suspended execution is where it is."""
     if row.owner is not None:
@@ -40,11 +42,11 @@ def explain(
             return Reason(
                 ReasonCode.ANSWER_UNTAKEN, f"{what} arrived and was not taken yet.", row.hint_at
             )
-        return unheld(row, fleet, f"{what} arrived and waits to be taken")
+        return unheld(row, fleet, f"{what} arrived and waits to be taken", dead=dead)
     if row.in_doubt:
         return _in_doubt(row, fleet, state)
     if row.wake_at is not None and fleet.now - row.wake_at > OVERDUE:
-        return _overdue(row, row.wake_at, fleet)
+        return _overdue(row, row.wake_at, fleet, dead)
     waits = _waits(row, state)
     gates = [wait for wait in waits if wait.kind is WaitKind.GATE]
     if gates:
@@ -105,7 +107,7 @@ def _in_doubt(row: ExecutionRow, fleet: Fleet, state: ExecutionState | None) -> 
     )
 
 
-def _overdue(row: ExecutionRow, wake_at: int, fleet: Fleet) -> Reason:
+def _overdue(row: ExecutionRow, wake_at: int, fleet: Fleet, dead: DeadPackage | None) -> Reason:
     late = f"It was due {fleet.ago(wake_at)} ago"
     if not fleet.has("timer"):
         return Reason(
@@ -114,8 +116,16 @@ def _overdue(row: ExecutionRow, wake_at: int, fleet: Fleet) -> Reason:
             wake_at,
             fleet.start("timer"),
         )
-    if not fleet.serving(row.queue):
-        return unheld(row, fleet, late)
+    if row.hint_at is None and fleet.now - wake_at > PATIENCE:
+        # whoever fires a timer leaves a hint, so this one was never seen
+        return Reason(
+            ReasonCode.TIMER_ROW_MISSING,
+            f"{late}, a timer service is alive and has not seen it: its timer is lost.",
+            wake_at,
+            "loom timers reconcile",
+        )
+    if not fleet.serving(row.queue) or dead is not None:
+        return unheld(row, fleet, late, dead=dead)
     again = ""
     if row.hint_at is not None and row.hint_at > fleet.now:
         again = f"; it is sent to a worker again in {fleet.ahead(row.hint_at)}"
@@ -123,7 +133,7 @@ def _overdue(row: ExecutionRow, wake_at: int, fleet: Fleet) -> Reason:
         ReasonCode.TIMER_OVERDUE,
         f"{late} and has not gone on yet{again}.",
         wake_at,
-        "loom workers",
+        "loom timers --overdue",
     )
 
 

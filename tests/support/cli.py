@@ -7,11 +7,13 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 
+import msgspec
 import pytest
 
 import loom_mq as loom
 from loom_mq.cli.main import run
 from loom_mq.cli.reach import DEV_FILE
+from loom_mq.cli.schemas import KINDS
 from loom_mq.errors import LoomError
 from loom_mq.flows.registry import Registry
 from loom_mq.observe.redaction import redactor
@@ -86,12 +88,19 @@ async def until_parked(house: Embedded, name: str) -> None:
     await until(parked, within=WITHIN)
 
 
+def check_kind(body: dict[str, object]) -> None:
+    """An answer holds what its published schema says: no key more, and none less."""
+    kind = str(body["schema"]).removeprefix("loom.").partition("/")[0]
+    msgspec.convert(body["items"], list[KINDS[kind]])  # type: ignore[valid-type]  # by its name
+
+
 def items(answer: Answer, schema: str) -> list[dict[str, object]]:
     code, out, err = answer
     assert (code, err) == (0, "")
     body = json.loads(out)
     assert set(body) == {"schema", "items", "next"}
     assert body["schema"] == schema
+    check_kind(body)
     found: list[dict[str, object]] = body["items"]
     return found
 
@@ -121,6 +130,8 @@ def cli(
     def call(*arguments: str) -> Answer:
         code = run(arguments)
         out, err = capsys.readouterr()
+        if out.startswith('{"schema":'):
+            check_kind(json.loads(out))
         return code, out, err
 
     return call

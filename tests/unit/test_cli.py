@@ -39,6 +39,7 @@ def test_list_shows_columns_and_takes_filters(cli: Loom) -> None:
         "STATUS",
         "QUEUE",
         "AGE",
+        "STEP",
         "ATTEMPT",
         "WAITING-FOR",
         "OWNER",
@@ -99,7 +100,7 @@ def test_history_tells_the_log(cli: Loom) -> None:
     code, out, _ = cli("history", "done")
     lines = [line.split() for line in out.splitlines()]
     assert code == 0
-    assert lines[0] == ["SEQ", "AT", "Δ", "KIND", "STEP/GATE", "FENCE", "DETAIL"]
+    assert lines[0] == [*("SEQ", "AT", "Δ", "KIND", "STEP/GATE", "FENCE", "WORKER", "DETAIL")]
     assert [(line[0], line[3], line[4]) for line in lines[1:]] == [
         ("0", "EXECUTION_STARTED", "-"),
         ("1", "STEP_STARTED", "double"),

@@ -39,6 +39,7 @@ def test_results_and_their_exit_codes(cli: Loom) -> None:
         "message": "there is no execution 'nobody'",
         "execution_id": "nobody",
         "hint": "`loom list` and `loom flows` show what there is",
+        "reason": None,
     }
 
 

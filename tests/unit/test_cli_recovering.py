@@ -73,7 +73,7 @@ def test_census_counts_and_lists(cli: Loom) -> None:
     }
     assert cli("census", "--check")[0] == 7
     assert cli("census", "--check", "--flow", "other")[0] == 0
-    orphans = items(cli("census", "--ids", "--json"), "loom.census/1")
+    orphans = items(cli("census", "--ids", "--json"), "loom.orphans/1")
     assert {each["id"]: each["keeping"] for each in orphans} == {
         "begun": "lapsed",
         "spent": "given-up",
@@ -149,6 +149,18 @@ def test_recover_again_lets_the_count_begin_anew(cli: Loom) -> None:
     assert cli("recover", "nobody", "--again")[0] == 3
     code, out, _ = cli("--json", "recover", "spent", "--again")
     assert (code, json.loads(out)["items"]) == (0, [{"id": "spent", "again": True}])
+
+
+def test_what_a_living_holder_drives_is_refused(cli: Loom) -> None:
+    """F7: by a rule, and not because something could not be reached."""
+
+    async def drive(rig: Rig) -> None:
+        await rig.alive("living")
+        await rig.started("living", key=key_of("driven"))
+
+    within(drive)
+    code, _, err = cli("recover", "driven", "--again")
+    assert (code, "living" in err) == (4, True)
 
 
 def test_timers_that_lost_their_row_are_armed(cli: Loom) -> None:

@@ -28,9 +28,15 @@ from tests.support.house import until
 
 ROOT = Path(__file__).parents[2]
 README = ROOT / "README.md"
+COMMANDS = vars(typer.main.get_command(app))["commands"]
 LOOM = {
-    name: {option for parameter in command.params for option in parameter.opts}
-    for name, command in vars(typer.main.get_command(app))["commands"].items()
+    name: {
+        option
+        for each in (command, *vars(command).get("commands", {}).values())
+        for parameter in each.params
+        for option in parameter.opts
+    }
+    for name, command in COMMANDS.items()
 }
 GLOBAL = {option for parameter in typer.main.get_command(app).params for option in parameter.opts}
 DOCS = ROOT / "docs"
@@ -104,6 +110,9 @@ def test_commands_exist(page: Path) -> None:
             del words[0]
         if words[:1] == ["loom"]:
             assert words[1] in LOOM, line
+            parts = vars(COMMANDS[words[1]]).get("commands")
+            if parts is not None and words[2:] and not words[2].startswith("-"):
+                assert words[2] in parts, line
             options = {word for word in words if word.startswith("--")}
             assert options <= LOOM[words[1]] | GLOBAL, line
         elif words[:1] == ["make"]:

@@ -9,6 +9,7 @@ import pytest
 
 from loom_mq.clock import MICROS
 from loom_mq.kernel.explain import ReasonCode, explain
+from loom_mq.kernel.facts import BrokerFacts, DeadPackage, Depth
 from loom_mq.kernel.fold import Answer, ExecutionState, Frame, FrameStatus
 from loom_mq.kernel.wording import span
 from loom_mq.model.events import Wait, WaitKind
@@ -78,6 +79,15 @@ def parked(**changes: object) -> ExecutionRow:
     return row(**{"status": Status.SUSPENDED, "owner": None, **changes})
 
 
+def overdue(**changes: object) -> ExecutionRow:
+    """Its timer fired a minute ago, which left a hint."""
+    return parked(**{"wake_at": NOW - 60 * MICROS, "hint_at": NOW - 30 * MICROS, **changes})
+
+
+def draining(worker: WorkerRecord) -> WorkerRecord:
+    return msgspec.structs.replace(worker, draining=True)
+
+
 @pytest.mark.parametrize(
     ("code", "stuck", "execution", "fleet"),
     [
@@ -93,13 +103,21 @@ def parked(**changes: object) -> ExecutionRow:
         (ReasonCode.QUEUE_NO_CONSUMERS, True, pending(), [DISPATCHER, TIMER]),
         (ReasonCode.NO_COMPATIBLE_WORKER, True, pending(version="6"), FLEET),
         (ReasonCode.NO_DISPATCHER, True, pending(), [WORKER, TIMER]),
+        (ReasonCode.NO_DISPATCHER, True, pending(), [WORKER, draining(DISPATCHER), TIMER]),
+        (ReasonCode.QUEUE_NO_CONSUMERS, True, pending(), [draining(WORKER), DISPATCHER, TIMER]),
+        (ReasonCode.RUNNING, False, row(), [draining(WORKER), DISPATCHER, TIMER]),
+        (ReasonCode.DISPATCH_LOST, True, pending(hint_at=None), FLEET),
+        (ReasonCode.DISPATCH_LOST, True, row(owner=None), FLEET),
+        (ReasonCode.DISPATCHING, False, row(owner=None, updated_at=NOW - MICROS), FLEET),
         (ReasonCode.DISPATCHING, False, row(owner=None, hint_at=NOW + 9 * MICROS), FLEET),
         (ReasonCode.GATE_WAITING, False, parked(gates=("Approval",)), FLEET),
         (ReasonCode.GATE_WAITING, False, parked(gates=("Approval",)), []),
         (ReasonCode.TIMER_WAITING, False, parked(wake_at=NOW + 60 * MICROS), FLEET),
-        (ReasonCode.TIMER_OVERDUE, True, parked(wake_at=NOW - 60 * MICROS), FLEET),
+        (ReasonCode.TIMER_OVERDUE, True, overdue(), FLEET),
+        (ReasonCode.TIMER_OVERDUE, True, overdue(wake_at=NOW - 4 * MICROS, hint_at=None), FLEET),
+        (ReasonCode.TIMER_ROW_MISSING, True, overdue(hint_at=None), FLEET),
         (ReasonCode.NO_TIMER, True, parked(wake_at=NOW - 60 * MICROS), [WORKER, DISPATCHER]),
-        (ReasonCode.QUEUE_NO_CONSUMERS, True, parked(wake_at=NOW - 60 * MICROS), [TIMER]),
+        (ReasonCode.QUEUE_NO_CONSUMERS, True, overdue(), [TIMER]),
         (ReasonCode.IN_DOUBT, True, parked(in_doubt=("charge",)), FLEET),
         (ReasonCode.IN_DOUBT, True, parked(in_doubt=("charge",), gates=("Approval",)), []),
         (ReasonCode.CODE_MISMATCH, True, row(owner=None, trouble="another step"), FLEET),
@@ -261,11 +279,92 @@ def test_steps_are_named_where_the_log_is_at_hand() -> None:
     wait = Wait("#0!2", WaitKind.BACKOFF, "charge", retrying.due)
     state = ExecutionState(frames={"#0": retrying}, parked_on=(wait,))
     long_pause = explain(parked(wake_at=wait.due), FLEET, FLOWS, NOW, state=state)
-    assert long_pause == backing_off
+    assert msgspec.structs.replace(long_pause, evidence=backing_off.evidence) == backing_off
     running = Frame("ship", FrameStatus.RUNNING, 1)
     busy = explain(row(), FLEET, FLOWS, NOW, state=ExecutionState(frames={"#0": running}))
     assert busy.code is ReasonCode.RUNNING
     assert busy.sentence.startswith("'ship' runs on worker/a/1/x")
+
+
+@pytest.mark.parametrize(
+    ("code", "broker", "said"),
+    [
+        (
+            ReasonCode.BROKER_UNREACHABLE,
+            BrokerFacts(unreachable="refused by 127.0.0.1:5672"),
+            "cannot be reached: refused by 127.0.0.1:5672.",
+        ),
+        (ReasonCode.BROKER_ALARM, BrokerFacts(alarm="memory alarm"), "no messages: memory alarm."),
+        (
+            ReasonCode.QUEUE_NO_CONSUMERS,
+            BrokerFacts(depths={"orders": Depth(120, 0)}),
+            "queue 'orders' has 120 messages and no consumer, though by the journal 1 worker "
+            "serves it.",
+        ),
+        (
+            ReasonCode.QUEUE_BACKLOG,
+            BrokerFacts(depths={"orders": Depth(1, 2)}),
+            "1 message waits in it to be taken.",
+        ),
+        (ReasonCode.QUEUE_BACKLOG, BrokerFacts(depths={"orders": None}), "the broker only."),
+    ],
+)
+def test_what_the_broker_knows_is_told(code: ReasonCode, broker: BrokerFacts, said: str) -> None:
+    """Only of what needs a package: a gate waits whether the broker is there or not."""
+    reason = explain(pending(), FLEET, FLOWS, NOW, broker=broker)
+    assert (reason.code, reason.stuck) == (code, True)
+    assert said in reason.sentence
+    assert any("broker" in each for each in reason.evidence)
+    gate = explain(parked(gates=("Approval",)), FLEET, FLOWS, NOW, broker=broker)
+    assert gate.code is ReasonCode.GATE_WAITING
+
+
+def test_a_package_that_nobody_could_use_is_told() -> None:
+    """F2: unless another one has been taken since."""
+    dead = DeadPackage("letter-1", "delivery_limit", NOW - 30 * MICROS)
+    reason = explain(pending(), FLEET, FLOWS, NOW, dead=dead)
+    assert reason.code is ReasonCode.DEAD_LETTERED
+    assert reason.sentence.endswith("its package was dead-lettered 30 s ago: delivery_limit.")
+    assert shlex.split(reason.next) == ["loom", "dlq", "show", "letter-1"]
+    assert explain(overdue(), FLEET, FLOWS, NOW, dead=dead).code is ReasonCode.DEAD_LETTERED
+    old = msgspec.structs.replace(dead, at=NOW - 91 * MICROS)
+    assert explain(pending(), FLEET, FLOWS, NOW, dead=old).code is ReasonCode.QUEUE_BACKLOG
+
+
+def test_a_step_that_takes_far_too_long_is_told() -> None:
+    """By what such steps usually take; its worker lives, so no sweep ends it."""
+    state = ExecutionState(frames={"#0": Frame("render", FrameStatus.RUNNING, 1)})
+
+    def told(usual: int) -> ReasonCode:
+        usually = {"render": usual * MICROS}
+        return explain(row(), FLEET, FLOWS, NOW, state=state, usual=usually).code
+
+    assert told(2) is ReasonCode.STEP_SLOW
+    assert told(13) is ReasonCode.RUNNING
+    reason = explain(row(), FLEET, FLOWS, NOW, state=state, usual={"render": 2 * MICROS})
+    assert reason.stuck
+    assert "'render' runs for 1 m on worker/a/1/x" in reason.sentence
+    assert "usually it takes 2.0 s at most" in reason.sentence
+
+
+def test_the_evidence_is_there_for_whoever_doubts() -> None:
+    worker = msgspec.structs.replace(draining(WORKER), lease_until=NOW + 4 * MICROS)
+    busy = explain(row(recoveries=2, inbox=1), [worker, DISPATCHER], FLOWS, NOW)
+    assert "and drains" in busy.sentence
+    assert busy.evidence == (
+        "running: attempt 1, fence 1, 4 events, the last change 1 m ago",
+        "held by worker/a/1/x, lease 4.0 s left, draining",
+        "queue 'orders': 0 workers, 0 slots",
+        "alive: 1 dispatcher, 0 timer services",
+        "1 unread item in its inbox",
+        "recovered 2 times since its last progress",
+    )
+    waiting = explain(pending(hint_at=NOW + MICROS, hints=1), FLEET, FLOWS, NOW)
+    assert waiting.evidence[1:3] == (
+        "held by nobody",
+        "another package is due in 1.0 s; 1 sent again so far",
+    )
+    assert explain(row(status=Status.COMPLETED, owner=None), FLEET, FLOWS, NOW).evidence == ()
 
 
 def test_an_embedded_engine_is_every_service() -> None:

@@ -15,6 +15,7 @@ PAGES = (
     ("handle-failures", 2),
     ("cancel-and-clean-up", 1),
     ("change-code", 1),
+    ("schedules", 2),
 )
 
 
