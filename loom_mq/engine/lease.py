@@ -17,6 +17,7 @@ import threading
 from collections.abc import Awaitable, Callable
 from typing import Final, Protocol
 
+import msgspec
 import structlog
 
 from loom_mq.clock import MICROS, Clock
@@ -91,7 +92,9 @@ class LeaseKeeper:
         self._held_until = float("-inf")
         self._lost = False
         self._problem = ""
-        self._ending: asyncio.Event | None = None
+        self._shown = False
+        self._retiring = False
+        self._stirred: asyncio.Event | None = None
         self._own_loop: asyncio.AbstractEventLoop | None = None
         self._main: asyncio.AbstractEventLoop | None = None
         self._task: asyncio.Task[None] | None = None
@@ -150,6 +153,11 @@ class LeaseKeeper:
             self._task = self._main.create_task(self._keep())
         await self._ready
 
+    def drain(self) -> None:
+        """Let the journal show that this process takes nothing new; soon, and not waited for."""
+        self._record = msgspec.structs.replace(self._record, draining=True)
+        self._stir()
+
     async def retire(self) -> None:
         """End the lease at once, so that nobody waits for it to lapse.
 
@@ -157,8 +165,8 @@ class LeaseKeeper:
         """
         if self._ready is None:
             return
-        if self._own_loop is not None and self._ending is not None:
-            _call(self._own_loop, self._ending.set)
+        self._retiring = True
+        self._stir()
         try:
             async with asyncio.timeout(2 * _GOODBYE + 0.2):
                 await self._ended.wait()
@@ -170,7 +178,7 @@ class LeaseKeeper:
 
     async def _keep(self) -> None:
         self._own_loop = asyncio.get_running_loop()
-        self._ending = asyncio.Event()
+        self._stirred = asyncio.Event()
         try:
             try:
                 held = await self._renew(max(self._ttl, _FIRST_ATTEMPT))
@@ -189,14 +197,19 @@ class LeaseKeeper:
         period = self._ttl / RENEWALS_PER_LEASE
         return period if held else min(period, _LONGEST_RETRY_PAUSE) / 2
 
+    def _stir(self) -> None:
+        if self._own_loop is not None and self._stirred is not None:
+            _call(self._own_loop, self._stirred.set)
+
     async def _told_to_end(self, pause: float) -> bool:
-        assert self._ending is not None
+        assert self._stirred is not None
         try:
-            async with asyncio.timeout(pause):
-                await self._ending.wait()
+            async with asyncio.timeout(0.0 if self._retiring else pause):
+                await self._stirred.wait()
         except TimeoutError:
-            return False
-        return True
+            pass
+        self._stirred.clear()
+        return self._retiring
 
     async def _renew_patiently(self) -> bool:
         try:
@@ -240,6 +253,8 @@ class LeaseKeeper:
             self._lost = False
             _log.info("lease.regained")
         self._post(self._on_renewal, renewal)
+        if self._record.draining and not self._shown:
+            self._shown = await _bounded(self._session.drain())  # else at the next renewal
         return True
 
     def _lose(self, why: str) -> None:

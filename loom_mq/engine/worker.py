@@ -172,6 +172,7 @@ class Worker:
     async def drain(self, timeout: float) -> None:
         """Take nothing more, and finish what is in hand within `timeout` seconds."""
         self._driver.draining = True
+        self._lease.drain()
         await cancel_all(self._consumers)
         self._intake.close()
         await self._background.until_idle(timeout)

@@ -227,6 +227,8 @@ class Service:
             return self._crashed(self._failure)
         seconds = self._settings.drain
         self._state = State.DRAINING
+        if self._lease is not None:
+            self._lease.drain()
         _log.info("service.draining", seconds=seconds)
         began = time.monotonic()
         drain = asyncio.ensure_future(part.drain(seconds))

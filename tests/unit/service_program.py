@@ -74,6 +74,9 @@ class Session:
     async def renew(self, ttl: float) -> Renewal:
         return Renewal(held=True, now=self._clock.now())
 
+    async def drain(self) -> None:
+        return None
+
     async def retire(self) -> None:
         if self._mode == "frozen":
             await asyncio.sleep(FOREVER)

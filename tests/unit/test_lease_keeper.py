@@ -37,18 +37,22 @@ class Store:
         self.opened = 0
         self.closed = 0
         self.retired = 0
+        self.drained = 0
         self.renewals = 0
+        self.records: list[WorkerRecord] = []
         self.threads: set[str] = set()
         self.held = True
         self.hang_renewal = False
         self.hang_retirement = False
         self.renew_with: Callable[[int], None] = lambda _count: None
         self.open_with: Callable[[], None] = lambda: None
+        self.drain_with: Callable[[], None] = lambda: None
         self.changed = threading.Condition()
         self._clock = JournalClock()
 
     async def lease(self, worker: WorkerRecord, ttl: float) -> LeaseSession:
-        assert worker is RECORD
+        assert worker.owner == RECORD.owner
+        self.records.append(worker)
         assert ttl == TTL
         self.open_with()
         self.opened += 1
@@ -80,6 +84,12 @@ class Session:
     async def renew(self, ttl: float) -> Renewal:
         assert ttl == TTL
         return await self._store.renewed()
+
+    async def drain(self) -> None:
+        self._store.drain_with()
+        with self._store.changed:
+            self._store.drained += 1
+            self._store.changed.notify_all()
 
     async def retire(self) -> None:
         if self._store.hang_retirement:
@@ -228,6 +238,32 @@ async def test_a_lease_that_was_taken_away_is_told_and_taken_again(bench: Bench)
     assert all(renewal.held for renewal in bench.watcher.renewals)
     assert bench.count("lost") >= 1
     assert bench.store.opened >= 2
+
+
+async def test_a_drain_is_shown_at_once_and_survives_a_lost_lease(bench: Bench) -> None:
+    """F7, F11: whoever looks sees that it takes nothing new, after a loss of the lease, too."""
+    fails = [JournalUnreachableError("the database is gone")]
+
+    def once() -> None:
+        if fails:
+            raise fails.pop()
+
+    bench.store.drain_with = once
+    await bench.start()
+    bench.keeper.drain()
+    await bench.watcher.until(lambda: bench.store.drained == 1)
+    assert not fails
+    before = len(bench.watcher.renewals)
+    await bench.watcher.until(lambda: len(bench.watcher.renewals) > before + 1)
+    assert bench.store.drained == 1, "told again after the failure, and then no more"
+    losses, opened = bench.watcher.losses, bench.store.opened
+    bench.store.held = False
+    await bench.watcher.until(lambda: bench.watcher.losses > losses)
+    bench.store.held = True
+    await bench.watcher.until(lambda: bench.store.opened > opened)
+    assert [record.draining for record in (bench.store.records[0], bench.store.records[-1])] == [
+        *(False, True)
+    ]
 
 
 async def test_retiring_ends_the_lease_and_its_connection(bench: Bench) -> None:
