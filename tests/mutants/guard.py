@@ -16,6 +16,8 @@ class Guard(msgspec.Struct, frozen=True):
         old: its text, once in the file.
         new: the text without it.
         tests: which of them must fail.
+        also: what is taken away with it, because it would hide that the first is gone: file, text,
+            and the text without it.
     """
 
     id: str
@@ -25,3 +27,9 @@ class Guard(msgspec.Struct, frozen=True):
     old: str
     new: str
     tests: tuple[str, ...]
+    also: tuple[tuple[str, str, str], ...] = ()
+
+    @property
+    def edits(self) -> tuple[tuple[str, str, str], ...]:
+        """All that is taken away."""
+        return ((self.file, self.old, self.new), *self.also)

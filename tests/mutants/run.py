@@ -63,24 +63,33 @@ def _sound(tree: Path, guards: Iterable[Guard]) -> bool:
 
 
 def _caught(tree: Path, guard: Guard) -> bool:
-    path = tree / guard.file
-    text = path.read_text()
-    if text.count(guard.old) != 1:
-        print(f"{guard.id:<28} LOST: its text stands {text.count(guard.old)} times in {guard.file}")
-        return False
-    path.write_text(text.replace(guard.old, guard.new))
+    kept: dict[Path, str] = {}
+    for file, old, new in guard.edits:
+        path = tree / file
+        text = path.read_text()
+        kept.setdefault(path, text)
+        if text.count(old) != 1:
+            print(f"{guard.id:<28} LOST: its text stands {text.count(old)} times in {file}")
+            _put_back(kept)
+            return False
+        path.write_text(text.replace(old, new))
     try:
         done = _pytest(tree, guard.tests)
     except subprocess.TimeoutExpired:
         print(f"{guard.id:<28} caught: {guard.what} (its tests came to no end)")
         return True
     finally:
-        path.write_text(text)
+        _put_back(kept)
     # 1 says that tests ran and some failed; anything else is no verdict of a test
     caught = done.returncode == 1 and "failed" in done.stdout
     told = "caught" if caught else f"SURVIVED (pytest left with {done.returncode})"
     print(f"{guard.id:<28} {told}: {guard.what}", flush=True)
     return caught
+
+
+def _put_back(kept: dict[Path, str]) -> None:
+    for path, text in kept.items():
+        path.write_text(text)
 
 
 def _pytest(tree: Path, tests: Sequence[str]) -> subprocess.CompletedProcess[str]:

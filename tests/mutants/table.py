@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from tests.mutants.dispatch import DISPATCH_GUARDS
+from tests.mutants.fleet import FLEET_GUARDS
 from tests.mutants.guard import Guard
 from tests.mutants.kernel import KERNEL_GUARDS
 from tests.mutants.ownership import OWNERSHIP_GUARDS
@@ -319,4 +320,5 @@ GUARDS: Final[tuple[Guard, ...]] = (
     *KERNEL_GUARDS,
     *OWNERSHIP_GUARDS,
     *DISPATCH_GUARDS,
+    *FLEET_GUARDS,
 )  # fmt: skip

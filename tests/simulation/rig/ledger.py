@@ -7,13 +7,15 @@ from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 import loom_mq as loom
+from loom_mq.codec import wire
 from loom_mq.kernel.fold import FrameStatus, decode_payload
 from loom_mq.model import events as ev
 from loom_mq.model.events import EventKind
 from loom_mq.model.execution import ExecutionKey
+from loom_mq.model.messages import PackageMessage
 from loom_mq.model.verdicts import VerdictKind
 from tests.simulation.rig.jobs import Job, Work
-from tests.simulation.rig.observer import Effect, Told, Violation
+from tests.simulation.rig.observer import Acked, Effect, Told, Violation
 from tests.simulation.rig.reference import Expected, expected
 from tests.simulation.rig.shadow import JournalShadow, Known
 
@@ -31,6 +33,7 @@ class Ledger:
         shadow: what is durable.
         complain: called with a broken rule, an execution and what is wrong.
         reached: called with each rare thing that happened.
+        once: each package comes once, so that the first to be settled is the only one.
     """
 
     def __init__(
@@ -38,6 +41,8 @@ class Ledger:
         shadow: JournalShadow,
         complain: Callable[[str, str, str], None],
         reached: Callable[[str], None],
+        *,
+        once: bool,
     ) -> None:
         self.begun: dict[str, list[Effect]] = {}
         self.done: dict[str, list[Effect]] = {}
@@ -45,6 +50,17 @@ class Ledger:
         self._shadow = shadow
         self._complain = complain
         self._reached = reached
+        self._once = once
+
+    def acked(self, acked: Acked) -> None:
+        """S21: who takes a package off its queue has made something durable of it."""
+        if not self._once or acked.how != "ack" or acked.type != "packages":
+            return
+        for package in wire.decode(PackageMessage, acked.body, acked.content_type).items:
+            known = self._shadow.known.get(ExecutionKey(package.tenant, package.execution_id))
+            if known is None or known.fence <= package.fence:
+                name = f"{package.tenant}/{package.execution_id}"
+                self._complain("S21", name, f"{acked.by} let go of it before it was claimed")
 
     def began(self, effect: Effect) -> None:
         """S9: no effect begins whose end is durable."""

@@ -23,7 +23,15 @@ from tests.simulation.rig.journal import SessionJournal
 from tests.simulation.rig.ledger import Ledger
 from tests.simulation.rig.loop import DeadlockError, LivelockError, SimLoop, run_to_end
 from tests.simulation.rig.nodes import EPOCH, Shape, SimClock, SimFleet
-from tests.simulation.rig.observer import Applied, Effect, Happened, Observer, Told, Violation
+from tests.simulation.rig.observer import (
+    Acked,
+    Applied,
+    Effect,
+    Happened,
+    Observer,
+    Told,
+    Violation,
+)
 from tests.simulation.rig.player import simulated
 from tests.simulation.rig.rest import check_replay, check_rest
 from tests.simulation.rig.shadow import Book, JournalShadow
@@ -161,6 +169,9 @@ class _Eyes(Observer):
     def told(self, told: Told) -> None:
         self._ledger.told(told)
 
+    def acked(self, acked: Acked) -> None:
+        self._ledger.acked(acked)
+
     def happened(self, happened: Happened) -> None:
         self._shadow.befell(happened)
         self._book.reached(happened.what)
@@ -180,7 +191,12 @@ class _Run:
         store = (BrokenJournal if plan.broken else SessionJournal)(SimClock(self.loop))
         self._book = Book()
         self._shadow = JournalShadow(store, self._book.complain, self._book.reached)
-        self._ledger = Ledger(self._shadow, self._book.complain, self._book.reached)
+        self._ledger = Ledger(
+            self._shadow,
+            self._book.complain,
+            self._book.reached,
+            once=self._weather.harmless and not self._weather.broker.doubled,
+        )
         self._witness = Witness(
             _Eyes(self._shadow, self._ledger, self._book), EPOCH + 1000 * 1_000_000, plan.about
         )
