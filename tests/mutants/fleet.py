@@ -100,10 +100,18 @@ FLEET_GUARDS: Final[tuple[Guard, ...]] = (
         ),
     ),
     Guard(
-        "sweep-abandoned", "F7", "nobody looks for what dead holders left", SWEEP,
+        "pair-sweep-presence", "F7", "nobody looks for what the dead left, nor is told of a death",
+        SWEEP,
         "        for sweep in (self.abandoned, self._unsent):\n",
         "        for sweep in (self._unsent,):\n",
         (DEATHS,),
+        (
+            (
+                "loom_mq/engine/dispatcher.py",
+                "                    await self._sweeper.abandoned()\n                    return\n",
+                "                    return\n",
+            ),
+        ),
     ),
     Guard(
         "cut-off", "F7", "who cannot send takes what is due all the same",

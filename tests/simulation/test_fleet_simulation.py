@@ -13,8 +13,8 @@ from tests.simulation.rig.run import Plan, Report, run
 from tests.simulation.rig.shrink import shrink
 from tests.simulation.rig.simulate import explain, find_canary, same_elsewhere
 
-SEEDS = 100
-CHUNK = 10
+SEEDS = 40
+CHUNK = 4
 
 # a process that is killed leaves what it was about to await
 pytestmark = [

@@ -17,7 +17,7 @@ import warnings
 from collections import deque
 from collections.abc import Callable, Coroutine
 from contextvars import Context, ContextVar
-from typing import Any, Final, TypeVar, TypeVarTuple, cast
+from typing import Any, Final, TypeVar, TypeVarTuple
 
 from tests.simulation.rig.choices import Choices
 
@@ -156,7 +156,6 @@ class SimLoop(asyncio.BaseEventLoop):
         max_time: seconds, as well.
     """
 
-    _ready: deque[asyncio.Handle]
     _scheduled: list[Any]
 
     def __init__(
@@ -205,7 +204,10 @@ class SimLoop(asyncio.BaseEventLoop):
         """As asyncio's; what says of nothing to whom it belongs belongs to whoever asks."""
         if context is not None:
             self._adopt(context, callback)
-        return super().call_soon(callback, *args, context=context)
+        handle = asyncio.Handle(callback, args, self, context)
+        lane = LANE.get() if context is None else context.get(LANE)
+        self._give(lane or self._outside, handle)
+        return handle
 
     def call_at(
         self,
@@ -238,21 +240,19 @@ class SimLoop(asyncio.BaseEventLoop):
             lane.listed = True
             self._order.append(lane)
 
-    def _take_in(self) -> None:
-        """Give what is to be called to whom it belongs."""
-        ready = self._ready
-        while ready:
-            handle = ready.popleft()
-            if handle._cancelled:
-                continue
-            context = cast("Context", handle._context)  # type: ignore[attr-defined]  # the same
-            lane = context.get(LANE) or self._outside
-            process = lane.process
-            if process is not None and process.dead:
-                process._kept.append(handle)
-                continue
+    def _give(self, lane: Lane, handle: asyncio.Handle) -> None:
+        """Let a handle wait for its turn in its lane."""
+        process = lane.process
+        if process is None:
             lane.steps.append(handle)
-            if not lane.listed and (process is None or process.runs(lane)):
+            if not lane.listed:
+                lane.listed = True
+                self._order.append(lane)
+        elif process.dead:
+            process._kept.append(handle)
+        else:
+            lane.steps.append(handle)
+            if not lane.listed and process.runs(lane):
                 lane.listed = True
                 self._order.append(lane)
 
@@ -260,7 +260,7 @@ class SimLoop(asyncio.BaseEventLoop):
         scheduled = self._scheduled
         while scheduled and scheduled[0]._cancelled:
             heapq.heappop(scheduled)._scheduled = False
-        if not self._order and not self._ready:
+        if not self._order:
             if not scheduled:
                 raise DeadlockError("nothing will ever happen any more")
             self._virtual = max(self._virtual, scheduled[0]._when)
@@ -270,14 +270,12 @@ class SimLoop(asyncio.BaseEventLoop):
             handle = heapq.heappop(scheduled)
             handle._scheduled = False
             if not handle._cancelled:
-                self._ready.append(handle)
+                self._give(handle._context.get(LANE) or self._outside, handle)
 
     def _run_once(self) -> None:
         """Take one step."""
-        self._take_in()
         if not self._order:
             self._wake_sleepers()
-            self._take_in()
             if not self._order:
                 return
         lane = self._next_lane()
@@ -343,7 +341,6 @@ def put_away(loop: SimLoop) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)
         while tasks := [task for task in asyncio.all_tasks(loop) if task not in loop.closed]:
-            loop._ready.clear()
             loop._scheduled.clear()
             for task in tasks:
                 loop.closed[task] = None

@@ -37,7 +37,7 @@ from tests.simulation.rig.rest import check_replay, check_rest
 from tests.simulation.rig.shadow import Book, JournalShadow
 from tests.simulation.rig.witness import Witness
 
-EXECUTIONS: Final = 12
+EXECUTIONS: Final = 40
 CONVERGE: Final = 4000.0
 """Virtual seconds within which all work ends once the weather is fair; a program may sleep for
 ten minutes a time."""

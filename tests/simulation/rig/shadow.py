@@ -107,6 +107,12 @@ class JournalShadow:
         if happened.what in ("killed", "drained"):
             self.gone[happened.who] = None
 
+    def _of(self, key: ExecutionKey) -> Known:
+        known = self.known.get(key)
+        if known is None:
+            known = self.known[key] = Known()
+        return known
+
     # ---- starts --------------------------------------------------------------------------
 
     def _on_admit(self, call: Applied) -> None:
@@ -117,7 +123,7 @@ class JournalShadow:
             if verdict.created == (key in self.known):
                 how = "made twice" if verdict.created else "found and never made"
                 self._wrong("S23", key, f"it was {how}")
-            self.known.setdefault(key, Known())
+            self._of(key)
 
     # ---- logs ----------------------------------------------------------------------------
 
@@ -128,7 +134,7 @@ class JournalShadow:
         if refused and refused < len(verdicts):
             self._reached("batch with mixed verdicts")
         for append, verdict in zip(appends, verdicts, strict=True):
-            known = self.known.setdefault(append.key, Known())
+            known = self._of(append.key)
             if verdict.error is not None:
                 self._refused(append, known, verdict.error)
             elif append.events[0].id in known.ids:
@@ -227,7 +233,7 @@ class JournalShadow:
         claims: Sequence[Claim] = call.args[0]
         verdicts: Sequence[ClaimVerdict] = call.answer
         for claim, verdict in zip(claims, verdicts, strict=True):
-            known = self.known.setdefault(claim.key, Known())
+            known = self._of(claim.key)
             if verdict.error is not None:
                 if isinstance(verdict.error, StaleFenceError):
                     self._reached("claim superseded")
