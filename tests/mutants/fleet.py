@@ -100,6 +100,15 @@ FLEET_GUARDS: Final[tuple[Guard, ...]] = (
         ),
     ),
     Guard(
+        "sweep-abandoned", "F7", "nobody looks for what dead holders left", SWEEP,
+        "        for sweep in (self.abandoned, self._unsent):\n",
+        "        for sweep in (self._unsent,):\n",
+        (
+            "tests/unit/test_engine_handover.py"
+            "::test_f7_a_dead_worker_is_taken_over_and_its_zombie_is_refused",
+        ),
+    ),
+    Guard(
         "pair-sweep-presence", "F7", "nobody looks for what the dead left, nor is told of a death",
         SWEEP,
         "        for sweep in (self.abandoned, self._unsent):\n",
