@@ -86,3 +86,8 @@ def may_go(found: ScheduleRow | None, key: ScheduleKey, expected: int | None) ->
 def by_bytes(key: ScheduleKey) -> tuple[bytes, bytes]:
     """The order of schedules in lists: that of their names' bytes in UTF-8."""
     return key.tenant.encode(), key.schedule_id.encode()
+
+
+def by_due(row: ScheduleRow) -> tuple[int, ScheduleKey]:
+    """The order of schedules that are due: the earliest first."""
+    return row.due or 0, row.key

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import pytest_asyncio
+from msgspec.structs import replace
 
 from loom_mq.errors import (
     DuplicateSequenceError,
@@ -26,6 +27,7 @@ from loom_mq.journal.tenant import TenantScopedJournal
 from loom_mq.journal.tenant_scope import own_error
 from loom_mq.model.execution import DEFAULT_TENANT, ExecutionKey, Status
 from loom_mq.model.policies import StartPolicy
+from loom_mq.model.schedules import ScheduleKey
 from loom_mq.testing.conformance.journal import JournalConformance, Rig, Stores
 from loom_mq.testing.conformance.journal_rig import (
     LONG,
@@ -34,6 +36,7 @@ from loom_mq.testing.conformance.journal_rig import (
     folded,
     refused,
 )
+from loom_mq.testing.conformance.journal_schedules import a_schedule
 from tests.conformance.test_journal_memory import HandClock
 
 
@@ -237,6 +240,37 @@ async def test_sweeps_take_the_tenants_and_give_the_others_back(shared: Shared) 
     assert row.key == dead["a"]
     assert [each.row.key for each in await shared.a.take_abandoned()] == [dead["a"]]
     assert [each.row.key for each in await shared.b.take_unsent()] == [dead["b"]]
+
+
+async def test_schedules_are_the_tenants(shared: Shared) -> None:
+    """F9, S24: the same id in two tenants is two schedules, and limits count the caller's own."""
+    key = ScheduleKey(DEFAULT_TENANT, "same")
+    for number in range(5):
+        await shared.b.journal.put_schedule(a_schedule(str(number), due=5), None)
+    theirs = await shared.b.journal.put_schedule(a_schedule(key=key, due=5), None)
+    mine = await shared.a.journal.put_schedule(a_schedule(key=key, due=6), None)
+    assert (mine.key, mine.revision) == (key, 1)
+    mine = await shared.a.journal.put_schedule(replace(mine, state=b"mine"), 1)
+    assert await shared.b.journal.schedule(key) == theirs
+    assert await shared.inner.schedule(key) is None
+    inside = await shared.inner.schedule(ScheduleKey("a", "same"))
+    assert inside == replace(mine, tenant="a")
+    assert await shared.a.journal.schedules() == [mine]
+    assert await shared.a.journal.schedules(DEFAULT_TENANT, after=key) == []
+    assert len(await shared.b.journal.schedules(limit=4)) == 4
+    assert await shared.a.journal.due_schedules(limit=1, hold=LONG) == [mine]
+    assert await shared.a.journal.drop_schedule(key)
+    assert await shared.b.journal.schedule(key) == theirs
+    for call in (
+        shared.a.journal.schedule(ScheduleKey("b", "same")),
+        shared.a.journal.schedules("b"),
+        shared.a.journal.schedules(after=ScheduleKey("b", "a")),
+        shared.a.journal.drop_schedule(ScheduleKey("b", "same")),
+        shared.a.journal.put_schedule(replace(theirs, tenant="b"), 1),
+    ):
+        with pytest.raises(InvalidIdError):
+            await call
+    assert await shared.b.journal.schedule(key) == theirs
 
 
 async def test_timers_mail_and_letters_are_the_tenants(shared: Shared) -> None:

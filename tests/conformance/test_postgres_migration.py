@@ -24,6 +24,7 @@ from loom_mq.testing.conformance.journal_rig import (
     events,
     folded,
 )
+from loom_mq.testing.conformance.journal_schedules import a_schedule
 from tests.conformance.postgres_support import NEWEST, Held, Journal, connected, watching
 
 PARKED = ExecutionKey(DEFAULT_TENANT, "parked")
@@ -44,6 +45,11 @@ BEGIN
 END
 $$
 """
+SECONDS_NEXT_TIMER = """
+CREATE FUNCTION loom.next_timer_v1() RETURNS bigint
+LANGUAGE sql STABLE AS 'SELECT min(due) FROM loom.timers WHERE visible_at = due'
+"""
+"""As the second version answered, as far as the tests ask."""
 EXECUTION = """
 INSERT INTO loom.executions (fence, last_seq, attempt, hints, inbox, recoveries, created_at,
     updated_at, started_at, ended_at, littered, tenant, execution_id, status, queue, flow,
@@ -178,3 +184,50 @@ async def test_migration_waits_for_writers_and_loses_none(postgres_dsn: str) -> 
     async with Journal(postgres_dsn) as journal:
         (row,) = await journal.find(ListQuery(status=Status.RUNNING))
         assert (row.key, row.owner) == (PARKED, "w")
+
+
+# ---- from the second version -------------------------------------------------------------------
+
+
+async def make_second(dsn: str) -> dict[ExecutionKey, tuple[Envelope, ...]]:
+    """A journal of the second version, without schedules, with what `make_first` puts in."""
+    logs = await make_first(dsn)
+    sql = Sql("loom")
+    async with connected(dsn) as connection:
+        await connection.execute(dict(sql.migrations())[2])
+        await connection.execute(SECONDS_NEXT_TIMER)
+        await connection.execute(sql["write_meta"], "schema_version", "2")
+        await connection.execute(sql["write_meta"], "functions_revision", "4")
+    return logs
+
+
+async def test_journal_of_the_second_version_gets_schedules(postgres_dsn: str) -> None:
+    """C88, F9: what it holds stays, and schedules work beside its timers."""
+    logs = await make_second(postgres_dsn)
+    with pytest.raises(SchemaVersionError, match=f"has version 2 .*needs {NEWEST} "):
+        await PostgresJournal(postgres_dsn).__aenter__()
+    assert await migrate(postgres_dsn) == NEWEST
+    async with Journal(postgres_dsn) as journal:
+        rig = Rig(Stores(journal, journal))
+        assert [await rig.log(key) for key in logs] == [list(log) for log in logs.values()]
+        assert await journal.schedules() == []
+        assert await journal.next_timer() == 5
+        row = await journal.put_schedule(a_schedule(due=4), None)
+        assert await journal.next_timer() == 4
+        assert await journal.due_schedules(limit=9, hold=LONG) == [row]
+        assert [each.row.key for each in await journal.due_timers(limit=9, hold=LONG)] == [PARKED]
+        assert await journal.drop_schedule(row.key)
+        assert await journal.schedules() == []
+
+
+async def test_timer_service_of_the_second_version_sees_no_schedules(postgres_dsn: str) -> None:
+    """C28, F9: it could not fire them, and would look again and again for what it never gets."""
+    await make_second(postgres_dsn)
+    async with connected(postgres_dsn) as old:
+        statement = "SELECT loom.next_timer_v1()"
+        assert await old.fetchval(statement) == 5
+        await migrate(postgres_dsn)
+        async with Journal(postgres_dsn) as journal:
+            await journal.put_schedule(a_schedule(due=4), None)
+            assert await journal.next_timer() == 4
+            assert await old.fetchval(statement) == 5

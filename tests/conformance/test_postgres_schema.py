@@ -98,7 +98,7 @@ async def test_older_functions_are_refused_and_renewed(postgres_dsn: str) -> Non
     async with connected(postgres_dsn) as connection:
         await connection.execute(
             "UPDATE loom.meta SET value = '0' WHERE name = 'functions_revision';"
-            "DROP FUNCTION loom.next_timer_v1"
+            "DROP FUNCTION loom.next_timer_v2"
         )
     with pytest.raises(SchemaVersionError, match="loom migrate"):
         await PostgresJournal(postgres_dsn).__aenter__()

@@ -8,14 +8,15 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from loom_mq.errors import DuplicateEnvelopeIdError
+from loom_mq.errors import DuplicateEnvelopeIdError, SchemaVersionError
 from loom_mq.journal.packing import pack_events
 from loom_mq.journal.protocol import ListQuery
 from loom_mq.journal.sqlite import SqliteJournal
 from loom_mq.journal.sqlite_ops import migrate
 from loom_mq.model.execution import DEFAULT_TENANT, ExecutionKey, InboxKind, Status
 from loom_mq.testing.conformance.journal import Rig, Stores
-from loom_mq.testing.conformance.journal_rig import accepted, events, folded
+from loom_mq.testing.conformance.journal_rig import LONG, accepted, events, folded
+from loom_mq.testing.conformance.journal_schedules import a_schedule
 
 KEY = ExecutionKey(DEFAULT_TENANT, "old")
 
@@ -106,6 +107,29 @@ async def test_file_of_the_first_schema_goes_on(path: Path) -> None:
         assert (claimed.snapshot, claimed.events) == (folded(1), ())
         accepted(await rig.append(KEY, events(2, fence=2), fence=2, consume=("item",)))
         assert [event.seq for event in await rig.log(KEY)] == [0, 1, 2]
+
+
+async def test_file_of_the_second_schema_gets_schedules(path: Path) -> None:
+    """J9, F9: what it holds stays, and schedules work on it; who looks on changes nothing."""
+    _first_schema(path)
+    db = sqlite3.connect(path, isolation_level=None)
+    for statement in migrate.split(migrate._MIGRATIONS[1][1]):
+        db.execute(statement)
+    db.execute("UPDATE meta SET value = '2' WHERE name = 'schema_version'")
+    db.close()
+    with pytest.raises(SchemaVersionError, match=f"has schema 2 .*needs {migrate.SCHEMA_VERSION}:"):
+        async with SqliteJournal(path, exclusive=False):
+            pass
+    async with SqliteJournal(path) as journal:
+        rig = Rig(Stores(journal, journal))
+        assert (await rig.row(KEY)).status is Status.SUSPENDED
+        assert [event.seq for event in await rig.log(KEY)] == [0, 1]
+        assert await journal.schedules() == []
+        row = await journal.put_schedule(a_schedule(due=4), None)
+        assert await journal.next_timer() == 4
+        assert await journal.due_schedules(limit=9, hold=LONG) == [row]
+    async with SqliteJournal(path, exclusive=False) as onlooker:
+        assert await onlooker.schedule(row.key) == row
 
 
 async def test_log_with_an_id_twice_is_planted_not_at_all(path: Path) -> None:

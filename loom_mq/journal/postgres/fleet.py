@@ -139,8 +139,8 @@ class PostgresFleet(Store):
         return [place in armed for place in range(len(timers))]
 
     async def next_timer(self) -> int | None:
-        """The earliest due time that is not held, in journal time."""
-        record = await self._read_row(self._sql.call("next_timer_v1", 0))
+        """The earliest due time, of timers and of schedules, that is not held."""
+        record = await self._read_row(self._sql.call("next_timer_v2", 0))
         due = record[0]
         return None if due is None else int(due)
 

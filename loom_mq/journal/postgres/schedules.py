@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncpg
 
 from loom_mq.journal.postgres.store import Store, micros
-from loom_mq.journal.schedule_rules import exists, stale, unknown
+from loom_mq.journal.schedule_rules import by_due, exists, stale, unknown
 from loom_mq.model.schedules import ScheduleKey, ScheduleRow
 
 _COLUMNS = "(schedule).*"
@@ -69,7 +69,8 @@ class PostgresSchedules(Store):
     async def due_schedules(self, *, limit: int, hold: float) -> list[ScheduleRow]:
         """Schedules that are due, earliest first, held for `hold` seconds (F9)."""
         records = await self._write_rows(self._sql.call("due_schedules_v1", 2), limit, micros(hold))
-        return [_schedule_row(record) for record in records]
+        # they come by when they may be looked at, which is later where a hold has run out
+        return sorted((_schedule_row(record) for record in records), key=by_due)
 
 
 def _schedule_row(record: asyncpg.Record) -> ScheduleRow:

@@ -16,6 +16,7 @@ from loom_mq.errors import (
 )
 from loom_mq.model.execution import DEFAULT_TENANT
 from loom_mq.model.schedules import ScheduleKey, ScheduleRow
+from loom_mq.testing.conformance.journal_index import HOSTILE_IDS
 from loom_mq.testing.conformance.journal_rig import LONG, Rig, name
 
 PAST = 5
@@ -121,6 +122,15 @@ class ScheduleRules:
         await rig.let_pass(0.3)
         assert await rig.second.due_schedules(limit=10, hold=LONG) == [row]
 
+    async def test_the_earliest_is_first_whoever_had_it_before(self, rig: Rig) -> None:
+        """F9: by its due time, and not by the end of the hold that came to nothing."""
+        early = await rig.journal.put_schedule(a_schedule("early", due=PAST), None)
+        assert await rig.journal.due_schedules(limit=1, hold=0.2) == [early]
+        late = await rig.journal.put_schedule(a_schedule("late", due=PAST + 1), None)
+        assert await rig.journal.next_timer() == PAST + 1
+        await rig.let_pass(0.3)
+        assert await rig.journal.due_schedules(limit=10, hold=LONG) == [early, late]
+
     async def test_many_callers_share_what_is_due(self, rig: Rig) -> None:
         """F9: nobody gets what another has."""
         rows = [
@@ -159,6 +169,56 @@ class ScheduleRules:
         with pytest.raises(UnknownScheduleError):
             await rig.journal.put_schedule(row, 1)
         assert (await rig.journal.put_schedule(row, None)).revision == 1
+
+    async def test_a_schedule_comes_and_goes_under_many(self, rig: Rig) -> None:
+        """F9: a new one is written or is there already, whoever deletes it meanwhile."""
+        key = ScheduleKey(DEFAULT_TENANT, name("busy"))
+        made: list[ScheduleRow] = []
+
+        async def make(number: int) -> None:
+            row = replace(a_schedule(key=key, due=PAST), state=b"%d" % number)
+            try:
+                made.append(await (rig.journal, rig.second)[number % 2].put_schedule(row, None))
+            except ScheduleExistsError:
+                return
+
+        async def drop(number: int) -> bool:
+            return await (rig.second, rig.journal)[number % 2].drop_schedule(key)
+
+        dropped = 0
+        for first in range(0, 40, 4):
+            _made, gone = await asyncio.gather(
+                asyncio.gather(*(make(first + each) for each in range(4))),
+                asyncio.gather(*(drop(each) for each in range(4))),
+            )
+            dropped += sum(gone)
+        left = await rig.journal.drop_schedule(key)
+        assert len(made) == dropped + left > 0
+
+    async def test_schedules_of_hostile_ids_are_themselves(self, rig: Rig) -> None:
+        """J10, C53: byte for byte in every method, and none touches another."""
+        keys = [ScheduleKey(DEFAULT_TENANT, each) for each in HOSTILE_IDS]
+        rows: dict[ScheduleKey, ScheduleRow] = {}
+        for at, key in enumerate(keys):
+            row = replace(a_schedule(key=key, due=PAST + at), flow=key.schedule_id)
+            rows[key] = await rig.journal.put_schedule(row, None)
+        for key in keys:
+            changed = replace(rows[key], state=key.schedule_id.encode())
+            rows[key] = await rig.second.put_schedule(changed, 1)
+            with pytest.raises(StaleScheduleError) as caught:
+                await rig.journal.put_schedule(replace(changed, paused=True), 1)
+            assert repr(key.schedule_id) in str(caught.value)
+        assert [await rig.journal.schedule(key) for key in keys] == list(rows.values())
+        in_order = sorted(keys, key=lambda key: key.schedule_id.encode())
+        assert [row.key for row in await rig.journal.schedules(limit=1000)] == in_order
+        for at, key in enumerate(in_order[:-1]):
+            (behind,) = await rig.journal.schedules(DEFAULT_TENANT, after=key, limit=1)
+            assert behind.key == in_order[at + 1]
+        due = await rig.journal.due_schedules(limit=1000, hold=LONG)
+        assert due == list(rows.values())
+        for left, key in enumerate(keys, start=1 - len(keys)):
+            assert await rig.journal.drop_schedule(key, 2)
+            assert len(await rig.journal.schedules(limit=1000)) == -left
 
     async def test_schedules_are_listed_by_pages(self, rig: Rig) -> None:
         """F9: in the order of their bytes, each once."""

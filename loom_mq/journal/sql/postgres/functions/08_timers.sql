@@ -140,3 +140,24 @@ BEGIN
     RETURN v_armed;
 END
 $$;
+
+-- The earliest due time of a timer that is not held: for timer services that know no schedules,
+-- and would look again and again for one. Index: timers_visible.
+CREATE OR REPLACE FUNCTION loom.next_timer_v1() RETURNS bigint
+LANGUAGE plpgsql VOLATILE
+SET enable_indexscan = on SET enable_indexonlyscan = on
+SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off
+SET enable_hashjoin = off SET enable_mergejoin = off
+SET plan_cache_mode = force_generic_plan SET jit = off
+AS $$
+DECLARE
+    v_now bigint := loom.now_v1();
+BEGIN
+    RETURN (
+        SELECT t.due FROM loom.timers AS t
+        WHERE t.visible_at = t.due OR t.visible_at <= v_now
+        ORDER BY t.visible_at
+        LIMIT 1
+    );
+END
+$$;

@@ -1,6 +1,7 @@
 -- Write a schedule by compare-and-set on its revision (F9); NULL for one that must not be there.
 -- What was written before, by a commit that nobody heard of, is written (J4). `verdict` is
--- stored, exists, stale or unknown. Index: schedules_pkey.
+-- stored, exists, stale or unknown; a new one that met another, which went before the second
+-- look, exists: it did when it was met. Index: schedules_pkey.
 CREATE OR REPLACE FUNCTION loom.put_schedule_v1(
     p_tenant text, p_id text, p_flow text, p_paused boolean, p_definition bytea, p_state bytea,
     p_due bigint, p_expected bigint
@@ -39,7 +40,7 @@ BEGIN
     SELECT s.* INTO v_row FROM loom.schedules AS s
     WHERE s.tenant = p_tenant AND s.schedule_id = p_id;
     IF NOT FOUND THEN
-        RETURN QUERY SELECT 'unknown', v_row;
+        RETURN QUERY SELECT CASE WHEN p_expected IS NULL THEN 'exists' ELSE 'unknown' END, v_row;
     ELSIF v_row.revision = coalesce(p_expected, 0) + 1
         AND (v_row.flow, v_row.paused, v_row.definition, v_row.state)
             = (p_flow, p_paused, p_definition, p_state)
@@ -81,9 +82,9 @@ BEGIN
 END
 $$;
 
--- The earliest time, of timers and of schedules, that is due and not held. Indexes:
--- timers_visible, schedules_visible.
-CREATE OR REPLACE FUNCTION loom.next_timer_v1() RETURNS bigint
+-- The earliest due time, of timers and of schedules, that is not held. Indexes: timers_visible,
+-- schedules_visible.
+CREATE OR REPLACE FUNCTION loom.next_timer_v2() RETURNS bigint
 LANGUAGE plpgsql VOLATILE
 SET enable_indexscan = on SET enable_indexonlyscan = on
 SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off
