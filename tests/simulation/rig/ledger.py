@@ -109,7 +109,7 @@ class Ledger:
         yield from self._check_outcome(ends, wanted)
         yield from self._check_effects(name, known, wanted, cancelled=cancelled)
         yield from self._check_bounds(name, known)
-        yield from self._check_answers(known, heard)
+        yield from self._check_answers(known, heard, wanted)
         for told in heard:
             if told.what == "no-conflict":
                 yield "S15", "another input was accepted under its id"
@@ -184,8 +184,10 @@ class Ledger:
             if times > 1 + retries:
                 self._reached("effect ran again")
 
-    def _check_answers(self, known: Known, heard: list[Told]) -> Iterator[tuple[str, str]]:
-        """S14: what was accepted is taken once, unless the execution ended before."""
+    def _check_answers(
+        self, known: Known, heard: list[Told], wanted: Expected
+    ) -> Iterator[tuple[str, str]]:
+        """S14: what was accepted is taken once, where its gate was reached."""
         taken: Counter[str] = Counter()
         waits: Counter[str] = Counter()
         for envelope in known.log:
@@ -203,8 +205,8 @@ class Ledger:
         if known.log[-1].kind == EventKind.EXECUTION_CANCELLED:
             return
         accepted = {told.value[0] for told in heard if told.what == "answer-accepted"}
-        for answer in sorted(each for each in accepted if each.startswith("answer ")):
-            if not taken[answer] and known.log[-1].kind != EventKind.EXECUTION_FAILED:
+        for answer in sorted({f"answer {gate}" for gate in wanted.asked} & accepted):
+            if not taken[answer]:
                 yield "S14", f"{answer} was accepted and not taken"
 
 

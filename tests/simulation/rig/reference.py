@@ -28,6 +28,7 @@ class Expected(msgspec.Struct, frozen=True, kw_only=True):
         tried: nodes whose effects must have begun.
         undone: nodes that must have been undone, in this order.
         never: nodes whose effects must not have begun.
+        asked: gates that must have been reached.
         cancellable: it may as well end cancelled.
     """
 
@@ -37,6 +38,7 @@ class Expected(msgspec.Struct, frozen=True, kw_only=True):
     tried: frozenset[int]
     undone: tuple[int, ...]
     never: frozenset[int]
+    asked: frozenset[int]
     cancellable: bool
 
 
@@ -50,6 +52,7 @@ class _Interpreter:
         self.done: set[int] = set()
         self.tried: set[int] = set()
         self.undone: list[int] = []
+        self.asked: set[int] = set()
 
     def do(self, node: Node) -> Any:
         method: Callable[[Node], Any] = getattr(self, f"_{node.op}")
@@ -74,6 +77,7 @@ class _Interpreter:
         return "slept"
 
     def _gate(self, node: Node) -> Any:
+        self.asked.add(node.id)
         return answer_to(node.id) if node.id in self._answers else "nobody"
 
     def _decide(self, node: Node) -> int:
@@ -137,6 +141,7 @@ def expected(job: Job) -> Expected:
         tried=frozenset(interpreter.tried),
         undone=tuple(interpreter.undone),
         never=frozenset(_all(job.program)) - interpreter.tried,
+        asked=frozenset(interpreter.asked),
         cancellable=job.cancel > 0,
     )
 
