@@ -12,7 +12,7 @@ ARGS ?=
 SECONDS ?= 60
 SEED ?= 1
 
-.PHONY: help setup servers test check format simulate mutants demo bench clean
+.PHONY: help setup servers test check format simulate mutants demo bench takeover timers clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -48,6 +48,12 @@ bench: $(VENV)/.bench servers ## Measure loom-mq beside its peers
 	$(BIN)/python -m benchmarks.kernel
 	$(BIN)/python -m benchmarks.replay
 	$(BIN)/python -m benchmarks.run $(ARGS)
+
+takeover: setup servers ## Measure how soon lost work goes on
+	$(BIN)/python -m benchmarks.takeover $(ARGS)
+
+timers: setup servers ## Measure a herd of timers, and other work beside it
+	$(BIN)/python -m benchmarks.timers $(ARGS)
 
 clean: ## Remove what make and the tools made
 	rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis

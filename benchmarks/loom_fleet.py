@@ -6,9 +6,11 @@ import asyncio
 import json
 import math
 import os
+import signal
 import subprocess
 import time
 import uuid
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
@@ -64,6 +66,10 @@ class Service:
         """``kill -9``, now."""
         self._process.kill()
 
+    def freeze(self) -> None:
+        """``SIGSTOP``: it answers nobody, and nobody can know whether it ever will."""
+        self._process.send_signal(signal.SIGSTOP)
+
     def stop(self) -> None:
         """Ask, wait, kill."""
         self._process.terminate()
@@ -75,13 +81,15 @@ class Service:
 
 
 class LoomFleet:
-    """One dispatcher, two workers, one timer, and a client in the driver."""
+    """One dispatcher, two workers, timers, and a client in the driver."""
 
     name = "loom-mq"
     role = Role.LOOM
     workloads = frozenset(Workload)
 
-    def __init__(self) -> None:
+    def __init__(self, timers: int = 1) -> None:
+        self._number_of_timers = timers
+        self._timers: list[Service] = []
         self._services: list[Service] = []
         self._workers: list[Service] = []
         self._client: Client | None = None
@@ -92,14 +100,15 @@ class LoomFleet:
         """Start every service and the client."""
         self._ctx = ctx
         self._workers = [self._start("worker") for _ in range(2)]
-        self._services = [self._start("dispatcher"), self._start("timer")]
+        self._timers = [self._start("timer") for _ in range(self._number_of_timers)]
+        self._services = [self._start("dispatcher"), *self._timers]
         for service in (*self._services, *self._workers):
             await service.ready()
         self._client = await Client(AmqpBroker(ctx.amqp_url, name="benchmark")).__aenter__()
 
     async def w1(self, executions: int) -> float:
         """Executions per second, all started at once."""
-        client = self._open()
+        client = self.client
         began = time.perf_counter()
         async with asyncio.timeout(RUN_TIMEOUT):
             await asyncio.gather(
@@ -109,7 +118,7 @@ class LoomFleet:
 
     async def w2(self, executions: int) -> list[float]:
         """Seconds from start to result."""
-        client = self._open()
+        client = self.client
         seconds: list[float] = []
         async with asyncio.timeout(RUN_TIMEOUT):
             for number in range(executions):
@@ -120,11 +129,19 @@ class LoomFleet:
 
     async def w3(self, rounds: int) -> list[float]:
         """Seconds from ``kill -9`` to step 2 running again."""
-        return [await self._takeover() for _ in range(rounds)]
+        return [await self._takeover(Service.kill) for _ in range(rounds)]
+
+    async def frozen(self, rounds: int) -> list[float]:
+        """Seconds from ``SIGSTOP`` to step 2 running elsewhere."""
+        return [await self._takeover(Service.freeze) for _ in range(rounds)]
+
+    def kill_timer(self) -> None:
+        """``kill -9`` of one timer service."""
+        self._timers.pop().kill()
 
     async def w4(self, seconds: float, sleepers: int) -> float:
         """Mean cores of all services and both servers."""
-        client = self._open()
+        client = self.client
         if sleepers:
             handles = await client.start_many(
                 asleep, [(f"asleep-{uuid.uuid4().hex}", LONG) for _ in range(sleepers)]
@@ -144,7 +161,9 @@ class LoomFleet:
         for service in (*self._workers, *self._services):
             await asyncio.get_running_loop().run_in_executor(None, service.stop)
 
-    def _open(self) -> Client:
+    @property
+    def client(self) -> Client:
+        """The driver's client; `prepare` comes first."""
         if self._client is None:
             raise RuntimeError("prepare() comes first")
         return self._client
@@ -153,22 +172,23 @@ class LoomFleet:
         self._made += 1
         return Service(role, self._made, self._ctx)
 
-    async def _takeover(self) -> float:
+    async def _takeover(self, lose: Callable[[Service], None]) -> float:
         marker = self._ctx.workdir / f"held-{uuid.uuid4().hex}"
-        handle = await self._open().start(held, str(marker))
+        handle = await self.client.start(held, str(marker))
         [first] = await _runs(marker, 1, READY)
         holder = next(each for each in self._workers if each.pid == first["pid"])
-        killed = time.monotonic()
-        holder.kill()
+        lost = time.monotonic()
+        lose(holder)
         try:
             runs = await _runs(marker, 2, self._ctx.takeover_bound)
         except TimeoutError:
             return math.inf
+        holder.kill()
         await handle.result(timeout=RUN_TIMEOUT)
         self._workers.remove(holder)
         self._workers.append(self._start("worker"))
         await self._workers[-1].ready()
-        return runs[1]["at"] - killed
+        return runs[1]["at"] - lost
 
 
 async def _runs(marker: Path, wanted: int, timeout: float) -> list[dict[str, float]]:

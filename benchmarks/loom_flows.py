@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 import time
+from datetime import UTC, datetime
 from pathlib import Path
 
 import loom_mq as loom
@@ -50,3 +51,9 @@ async def held(ctx: loom.Context, marker: str) -> int:
 async def asleep(ctx: loom.Context, seconds: float) -> None:
     """W4."""
     await ctx.sleep(seconds)
+
+
+@loom.flow
+async def alarm(ctx: loom.Context, due: float) -> None:
+    """Sleeps until a moment, in seconds since the epoch."""
+    await ctx.sleep_until(datetime.fromtimestamp(due, UTC))

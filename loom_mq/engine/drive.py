@@ -56,7 +56,7 @@ class Drive:
         claim: ownership to take with the first append.
         mail: inbox items read with the claim.
         now: journal time of the claim, by which waits are due.
-        bereaved: the holder before died, rather than gave it back.
+        bereaved: the holder before died, or may have died, rather than gave it back.
         snapshot_seq: how far the newest snapshot reaches, -1 without one.
         claimed: called once the first append is answered, when it carries the claim.
     """
@@ -160,6 +160,9 @@ class Drive:
         """Drive until the attempt ends. Raises nothing but cancellation."""
         if not self._open():
             return DriveEnd.IDLE
+        # code that kills its worker at once must be seen to have begun (F8)
+        if self._bereaved and await self._log.flushed() is not None:
+            return DriveEnd.REFUSED
         self._activation.start(self._body)
         if self._mail.cancel is not None:
             self._changed.set()
@@ -198,7 +201,7 @@ class Drive:
             )
             if not (ended or answered or self._mail.cancel):
                 return False
-            self._log.emit(ev.ExecutionResumed(ended, state.turn + 1), hold=True)
+            self._log.emit(ev.ExecutionResumed(ended, state.turn + 1), hold=not self._bereaved)
         return True
 
     def _refuse(self, items: Iterable[InboxItem]) -> None:

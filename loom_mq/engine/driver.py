@@ -142,6 +142,7 @@ class Driver:
             claim=ClaimIntent(
                 owner=self._home.owner, expected_fence=0, deadline=flow.attempt_timeout
             ),
+            bereaved=settled.redelivered,
             claimed=settled.done,
         )
         return await self._attempts.run(drive, flow, hand)

@@ -26,6 +26,11 @@ class Settlement:
         self._left = packages
         self._requeue = False
 
+    @property
+    def redelivered(self) -> bool:
+        """Whether somebody may have begun with it, and died."""
+        return self._delivery.redelivered
+
     def done(self, *, requeue: bool = False) -> None:
         """One package was claimed or refused, or (`requeue`) could not be looked at."""
         self._left -= 1
@@ -40,10 +45,11 @@ class Settlement:
 class Once:
     """Settles one package of a delivery once, however often it is asked to."""
 
-    __slots__ = ("_settlement",)
+    __slots__ = ("_settlement", "redelivered")
 
     def __init__(self, settlement: Settlement) -> None:
         self._settlement: Settlement | None = settlement
+        self.redelivered = settlement.redelivered
 
     def done(self, *, requeue: bool = False) -> None:
         """See `Settlement.done`."""

@@ -54,12 +54,10 @@ class Pacer:
 
     Args:
         most: timers that wait here at most.
-        keep: seconds after which one that waits is let go of; it must still be held then.
     """
 
-    def __init__(self, most: int, keep: float) -> None:
+    def __init__(self, most: int) -> None:
         self._most = most
-        self._keep = keep
         self._lines: dict[str, _Line] = {}
         self.waiting = 0
 
@@ -68,16 +66,17 @@ class Pacer:
         """How many more timers may wait."""
         return max(0, self._most - self.waiting)
 
-    def add(self, timers: Iterable[DueTimer], now: float) -> None:
+    def add(self, timers: Iterable[DueTimer], until: float) -> None:
         """Let timers wait that have just been taken.
 
         Args:
             timers: in the order of their due times.
-            now: seconds on a monotonic clock.
+            until: when to let go of them, while they are still held; seconds on a
+                monotonic clock.
         """
         for timer in timers:
             line = self._lines.setdefault(timer.row.queue, _Line())
-            line.timers.append((timer, now + self._keep))
+            line.timers.append((timer, until))
             self.waiting += 1
 
     def let_go(self, now: float) -> None:

@@ -26,8 +26,10 @@ LOOK: Final = 0.04
 """Seconds between two looks at a queue that is full."""
 WAITING: Final = 2000
 """Timers that this process keeps in hand while their queue is full."""
-MARGIN: Final = 0.2
-"""Part of the hold that is left when one of them is let go of."""
+LONGER: Final = 3
+"""Holds that those are kept from others for: they are to be sent from here, and once."""
+MARGIN: Final = 1.0
+"""Seconds of its hold that one has left when it is let go of."""
 
 
 class Waker:
@@ -64,7 +66,7 @@ class Waker:
         self._poll = poll
         self._clock = clock
         self._metrics = metrics
-        self._pacer = Pacer(WAITING, hold * (1 - MARGIN))
+        self._pacer = Pacer(WAITING)
 
     async def once(self) -> int:
         """Fire what is due, a batch at most and all of it at once; how many there were.
@@ -109,9 +111,10 @@ class Waker:
         limit = min(self._batch, WAITING // 4)
         if self._pacer.room < limit:
             return False
-        asked = self._clock.monotonic()
-        due = await self._journal.due_timers(limit=limit, hold=self._hold)
-        self._pacer.add(due, asked)
+        hold = self._hold * LONGER if self._pacer.waiting else self._hold
+        until = self._clock.monotonic() + hold - MARGIN
+        due = await self._journal.due_timers(limit=limit, hold=hold)
+        self._pacer.add(due, until)
         return len(due) == limit
 
     async def _send_out(self) -> None:

@@ -30,6 +30,7 @@ from loom_mq.observe.logging import configure_logging, log_uncaught
 from loom_mq.observe.metrics import Metrics
 from loom_mq.observe.redaction import redactor
 from loom_mq.runtime.environment import read_settings, shown_settings, unknown_variables
+from loom_mq.runtime.exits import no_clean_exit
 from loom_mq.runtime.part import Build, ExitCode
 from loom_mq.runtime.ports import OPENERS, Openers
 from loom_mq.runtime.service import Service
@@ -152,7 +153,8 @@ def _run(
     )
     watch.install()
     try:
-        return loop.run_until_complete(service.run())
+        with no_clean_exit():
+            return loop.run_until_complete(service.run())
     finally:
         _wind_down(loop)
 
