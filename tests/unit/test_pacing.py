@@ -48,11 +48,11 @@ def timers(number: int, queue: str = "q", first: int = 0) -> list[DueTimer]:
 
 @pytest.fixture
 def pacer() -> Pacer:
-    return Pacer(10_000, KEEP)
+    return Pacer(10_000)
 
 
 def test_a_few_go_without_a_look(pacer: Pacer) -> None:
-    pacer.add(timers(ONE), 0.0)
+    pacer.add(timers(ONE), KEEP)
     assert len(pacer.few()) == ONE
     assert (pacer.waiting, pacer.queues()) == (0, [])
 
@@ -60,7 +60,7 @@ def test_a_few_go_without_a_look(pacer: Pacer) -> None:
 def test_a_burst_fills_the_queue_as_far_as_its_workers_take_it(pacer: Pacer) -> None:
     """F9: in order, in whole messages, and the next ones only when those were taken."""
     wakes = timers(1000)
-    pacer.add(wakes, 0.0)
+    pacer.add(wakes, KEEP)
     assert pacer.few() == []
     room = 2 * MESSAGES_PER_WORKER
     taken = pacer.take("q", QueueDepth(ready=0, consumers=2), 0.0)
@@ -73,14 +73,14 @@ def test_a_burst_fills_the_queue_as_far_as_its_workers_take_it(pacer: Pacer) -> 
 
 def test_a_queue_that_others_have_filled_takes_a_share(pacer: Pacer) -> None:
     """F9: wakes are not starved by starts: they get a part of what is in front of them."""
-    pacer.add(timers(5000), 0.0)
+    pacer.add(timers(5000), KEEP)
     assert len(pacer.take("q", QueueDepth(ready=400, consumers=1), 0.0)) == 400 // SHARE * ONE
     assert pacer.take("q", QueueDepth(ready=400 + 400 // SHARE, consumers=1), 0.1) == []
 
 
 def test_what_was_sent_long_ago_counts_no_more(pacer: Pacer) -> None:
     """F9: a queue whose workers do not move gets a little now and then, and never all."""
-    pacer.add(timers(1000), 0.0)
+    pacer.add(timers(1000), KEEP)
     depth = QueueDepth(ready=0, consumers=1)
     assert len(pacer.take("q", depth, 0.0)) == MESSAGES_PER_WORKER * ONE
     stuck = QueueDepth(ready=MESSAGES_PER_WORKER, consumers=1)
@@ -93,24 +93,24 @@ def test_a_queue_without_workers_or_unknown_is_no_ones_trouble(
     pacer: Pacer, depth: QueueDepth | None
 ) -> None:
     """F9: nobody is kept from other work, and the broker keeps them."""
-    pacer.add(timers(1000), 0.0)
+    pacer.add(timers(1000), KEEP)
     assert len(pacer.take("q", depth, 0.0)) == 1000
 
 
 def test_one_queue_does_not_keep_another_waiting(pacer: Pacer) -> None:
     full = QueueDepth(ready=MESSAGES_PER_WORKER, consumers=1)
-    pacer.add(timers(1000, "herd") + timers(3, "other"), 0.0)
+    pacer.add(timers(1000, "herd") + timers(3, "other"), KEEP)
     assert [each.row.queue for each in pacer.few()] == ["other"] * 3
     pacer.take("herd", QueueDepth(ready=0, consumers=1), 0.0)
     assert pacer.take("herd", full, 0.1) == []
-    pacer.add(timers(3, "other"), 0.1)
+    pacer.add(timers(3, "other"), KEEP)
     assert [each.row.queue for each in pacer.few()] == ["other"] * 3
 
 
 def test_what_waits_too_long_is_let_go_of(pacer: Pacer) -> None:
     """F9: before its hold is over, so that nothing is fired twice by this."""
-    pacer.add(timers(600), 0.0)
-    pacer.add(timers(400, first=600), 1.0)
+    pacer.add(timers(600), KEEP)
+    pacer.add(timers(400, first=600), KEEP + 1)
     pacer.let_go(KEEP - 0.01)
     assert pacer.waiting == 1000
     pacer.let_go(KEEP)
