@@ -95,7 +95,7 @@ async def wake(
     client = fleet.client
     other = OtherWork(client, per_second)
     seen = Seen()
-    begin = await _journal_now(journal) + max(20.0, herd / 400)
+    begin = await _journal_now(journal) + max(20.0, herd / 300)
     for first in range(0, herd, CHUNK):
         numbers = range(first, min(first + CHUNK, herd))
         await client.start_many(
