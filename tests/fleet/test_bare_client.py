@@ -123,7 +123,7 @@ async def test_bad_messages_are_answered_and_kept(client: Bare, fleet: Fleet) ->
         ("malformed-message", JSON, written(control("state", "a"), JSON)),
         ("malformed-message", JSON, b"[" * 100_000),
         ("malformed-message", MSGPACK, b"\x91" * 100_000),
-        ("unknown-message-version", JSON, written({**start("new"), "v": 2}, JSON)),
+        ("unknown-message-version", JSON, written({**start("new"), "v": 3}, JSON)),
         ("unknown-message-version", MSGPACK, written({"v": 9, "type": "start"}, MSGPACK)),
         ("unknown-flow", JSON, written(start("lost", flow="nobody"), JSON)),
         ("unknown-flow", JSON, written(start("lost", version="7"), JSON)),
