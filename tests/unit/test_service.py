@@ -193,7 +193,7 @@ async def test_a_journal_that_stays_away_ends_with_5_and_one_sentence() -> None:
         began = time.monotonic()
         refused = await running.until("service.refused")
         assert await running.ended() == ExitCode.UNREACHABLE
-        assert time.monotonic() - began < 5
+        assert time.monotonic() - began < 15
         assert str(refused["error"]).startswith(
             "LOOM_JOURNAL (postgresql://loom:***@127.0.0.1:1/loom?token=***): connection refused"
         )
