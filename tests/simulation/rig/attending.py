@@ -126,18 +126,23 @@ class _Client:
         while not self._ended:
             await self._pause(1.0)
             try:
-                state = await handle.state(timeout=PATIENCE)
+                state = await self._look(handle)
             except _AGAIN:
                 continue
             if gate in state.gates or state.status.terminal:
                 return
+
+    async def _look(self, handle: Handle[list[Any]]) -> loom.ExecutionState:
+        state = await handle.state(timeout=PATIENCE)
+        self._tell("saw", state.status)
+        return state
 
     async def _judge(self, handle: Handle[list[Any]]) -> None:
         """Give a verdict on whatever is in doubt."""
         while not self._ended:
             await asyncio.sleep(5.0)
             try:
-                state = await handle.state(timeout=PATIENCE)
+                state = await self._look(handle)
                 for step in state.in_doubt:
                     await self._verdict(handle, step)
             except _AGAIN:

@@ -47,6 +47,7 @@ class Weather(msgspec.Struct, frozen=True, kw_only=True):
     broker_blocks: float = 0.0
     purges: float = 0.0
     deletions: float = 0.0
+    fences: float = 0.0
 
     @property
     def harmless(self) -> bool:
@@ -123,6 +124,7 @@ def draw_weather(choices: Choices) -> Weather:
         broker_blocks=rate("broker-blocks", 0.1, 6.0),
         purges=rate("purges", 0.15, 8.0),
         deletions=rate("deletions", 0.1, 6.0),
+        fences=rate("fences", 0.1, 20.0),
     )
 
 
@@ -158,6 +160,7 @@ class Chaos:
             (weather.broker_blocks, self._broker_block),
             (weather.purges, self._purge),
             (weather.deletions, self._delete),
+            (weather.fences, self._take_fence),
         ]
         happening = [(rate, do) for rate, do in kinds if rate > 0]
         total = sum(rate for rate, _ in happening)
@@ -252,3 +255,17 @@ class Chaos:
         name = self._queue()
         self._fleet.network.tell("queue-deleted", name)
         self._fleet.hub.delete_queue(name)
+
+    def _take_fence(self) -> None:
+        """As when an operator takes an execution away from whoever has it."""
+        fleet = self._fleet
+        open_ones = [
+            key
+            for key, entry in fleet.store._store.entries.items()
+            if not entry.row.status.terminal
+        ]
+        if not open_ones:
+            return
+        key = open_ones[self._choices.pick("fence", len(open_ones))]
+        if fleet.server.at_once("operator", "acquire_fence", key, None):
+            fleet.network.tell("fence taken by hand", "operator")

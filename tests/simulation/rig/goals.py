@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Final
 
 GOALS: Final = (
@@ -9,18 +10,22 @@ GOALS: Final = (
     "stale fence refused",
     "claim superseded",
     "start fenced out by a silent holder",
+    "fence taken by hand",
     "append repeated after an unknown outcome",
     "claim repeated after an unknown outcome",
     "unknown-commit-landed",
     "unknown-commit-lost",
     "late-commit",
     "zombie found its lease lost",
+    "zombie ran an effect",
     "batch with mixed verdicts",
     "effect ran again",
+    "straggler aborted at a park",
     "answer before its gate",
     "answer sent twice",
     "answer of another type refused",
     "gate timed out",
+    "timer fired twice",
     "parked in doubt",
     "verdict",
     "start sent twice",
@@ -43,3 +48,10 @@ GOALS: Final = (
     "purged",
     "queue-deleted",
 )
+ENOUGH: Final = 500
+"""Runs among which each of them should be found."""
+
+
+def missing(goals: Counter[str], runs: int) -> list[str]:
+    """What was never reached, after so many runs that it should have been."""
+    return [goal for goal in GOALS if not goals[goal]] if runs >= ENOUGH else []

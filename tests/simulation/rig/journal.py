@@ -132,6 +132,13 @@ class JournalServer:
             self._later(there, self._apply, call, there, False)
         return await answer
 
+    def at_once(self, by: str, method: str, key: ExecutionKey, *args: Any) -> bool:
+        """Carry out somebody's call from outside of all processes; whether it could be."""
+        call = _Call(by, self.store, method, (key, *args), {}, None)
+        if not self.up or self._in_the_way(call) is not None:
+            return False
+        return not isinstance(self._carry_out(call), Exception)
+
     async def _at_once(self, call: _Call) -> Any:
         """Carry out a call that nothing can happen to but the death of whoever made it, which
         may come before its answer.

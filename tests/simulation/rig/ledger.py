@@ -1,268 +1,219 @@
-"""Effects as the world saw them, and what clients were told, against the journal's word."""
+"""Effects as the world saw them, against what the journal says of their steps: S9 to S11, S13, S18.
+
+A tenure is the time from a claim of a fence to the next. Within one, an effect begins again only
+for a retry after its failure; with the next, only if its end is not on the log.
+"""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator
-from typing import Any, Final
+from typing import Final
 
-import loom_mq as loom
-from loom_mq.codec import wire
+import msgspec
+
 from loom_mq.kernel.fold import FrameStatus, decode_payload
 from loom_mq.model import events as ev
 from loom_mq.model.events import EventKind
 from loom_mq.model.execution import ExecutionKey
-from loom_mq.model.messages import PackageMessage
 from loom_mq.model.verdicts import VerdictKind
-from tests.simulation.rig.jobs import Job, Work
-from tests.simulation.rig.observer import Acked, Effect, Told, Violation
-from tests.simulation.rig.reference import Expected, expected
-from tests.simulation.rig.shadow import JournalShadow, Known
+from tests.simulation.rig.jobs import Job, Node
+from tests.simulation.rig.known import Known, Parting
+from tests.simulation.rig.observer import Effect
+from tests.simulation.rig.reference import Expected
 
-_OUTCOMES: Final = {
-    "completed": EventKind.EXECUTION_COMPLETED,
-    "failed": EventKind.EXECUTION_FAILED,
-    "cancelled": EventKind.EXECUTION_CANCELLED,
-}
+DONE: Final = "done"
+ABORTED: Final = "CancelledError"
+_RETRIED: Final = ("flaky#", "sluggish#")
+"""Steps that have a retry policy by which they are tried again."""
+_UNSTOPPABLE: Final = ("plain#",)
+"""Steps in threads, whose end comes whether it is wanted any more or not."""
+
+
+class Call(msgspec.Struct, eq=False):
+    """One call of an effect.
+
+    Attributes:
+        fence: of the tenure in which it began.
+        outcome: how it ended; empty while it runs, or when its process died meanwhile.
+        late: whether its tenure was over by then.
+    """
+
+    effect: Effect
+    fence: int
+    outcome: str = ""
+    late: bool = False
 
 
 class Ledger:
-    """Beginnings and ends of effects, in order.
+    """See the module's docstring.
 
     Args:
-        shadow: what is durable.
+        known: every execution, as the shadow knows it.
         complain: called with a broken rule, an execution and what is wrong.
         reached: called with each rare thing that happened.
-        once: each package comes once, so that the first to be settled is the only one.
+
+    Attributes:
+        calls: of each execution, in the order of their beginnings.
+        repeated: calls that began although one before had come to no failure.
+        stragglers: calls that began because a park had aborted the one before.
     """
 
     def __init__(
         self,
-        shadow: JournalShadow,
+        known: dict[ExecutionKey, Known],
         complain: Callable[[str, str, str], None],
         reached: Callable[[str], None],
-        *,
-        once: bool,
     ) -> None:
-        self.begun: dict[str, list[Effect]] = {}
-        self.done: dict[str, list[Effect]] = {}
-        self.heard: dict[str, list[Told]] = {}
-        self._shadow = shadow
+        self.calls: dict[str, list[Call]] = {}
+        self.repeated: list[Call] = []
+        self.stragglers: list[Call] = []
+        self._known = known
         self._complain = complain
         self._reached = reached
-        self._once = once
-
-    def acked(self, acked: Acked) -> None:
-        """S21: who takes a package off its queue has made something durable of it."""
-        if not self._once or acked.how != "ack" or acked.type != "packages":
-            return
-        for package in wire.decode(PackageMessage, acked.body, acked.content_type).items:
-            known = self._shadow.known.get(ExecutionKey(package.tenant, package.execution_id))
-            if known is None or known.fence <= package.fence:
-                name = f"{package.tenant}/{package.execution_id}"
-                self._complain("S21", name, f"{acked.by} let go of it before it was claimed")
 
     def began(self, effect: Effect) -> None:
-        """S9: no effect begins whose end is durable."""
-        known = self._shadow.known.get(key_of(effect.execution_id))
-        frame = None if known is None else known.state.frames.get(effect.place)
-        completed = frame is not None and frame.status is FrameStatus.COMPLETED
-        if completed and known is not None and known.holders.get(known.fence) == effect.by:
-            # one that was superseded while it was stopped may not know yet
-            self._complain("S9", effect.execution_id, f"{effect.step} begins after its end")
-        if frame is None and _is_careful(effect):
-            self._complain("S11", effect.execution_id, f"{effect.step} begins unannounced")
-        self.begun.setdefault(effect.execution_id, []).append(effect)
+        """An effect begins; it must not if its end is durable, or if another call of it runs."""
+        known = self._known.get(key_of(effect.execution_id))
+        if known is None:
+            self._complain("S23", effect.execution_id, f"{effect.step} of nobody begins")
+            return
+        fence = known.tenures.get(effect.by, 0)
+        if not fence:
+            self._wrong("S10", effect, f"{effect.by}, who never took it, runs {effect.step}")
+        calls = self.calls.setdefault(effect.execution_id, [])
+        before = [call for call in calls if call.effect.place == effect.place]
+        if fence == known.fence:
+            # who was superseded while he was stopped may not know yet
+            self._hold_against_the_log(effect, known)
+        call = Call(effect, fence)
+        if fence < known.fence:
+            self._reached("zombie ran an effect")
+        if before:
+            self._again(call, before, known)
+        calls.append(call)
+
+    def _hold_against_the_log(self, effect: Effect, known: Known) -> None:
+        """S9, S11: no effect begins whose end is durable, and no careful one unannounced."""
+        frame = known.state.frames.get(effect.place)
+        if frame is not None and frame.status is FrameStatus.COMPLETED:
+            self._wrong("S9", effect, f"{effect.step} begins after its end")
+        if known.ended:
+            self._wrong("S9", effect, f"{effect.step} begins after the end of its execution")
+        if _is_careful(effect):
+            announced = frame is not None and frame.status is FrameStatus.RUNNING
+            if not announced or frame is None or frame.attempts != effect.attempt:
+                self._wrong("S11", effect, f"{effect.step} begins unannounced: {frame}")
+
+    def _again(self, call: Call, before: list[Call], known: Known) -> None:
+        """S10, S11: it has begun before, and there must be a reason for another time."""
+        effect, last = call.effect, before[-1]
+        if _is_careful(effect):
+            allowed = _verdicts_to_run_again(known, effect.place)
+            if len(before) > allowed:
+                text = f"{effect.step} begins for time {len(before) + 1}, {allowed} more allowed"
+                self._wrong("S11", effect, text)
+        same = [each for each in before if each.fence == call.fence]
+        if same:
+            retried = effect.step.startswith(_RETRIED) and same[-1].outcome not in (DONE, ABORTED)
+            follows = effect.attempt == same[-1].effect.attempt + 1
+            if not (same[-1].outcome and retried and follows):
+                text = (
+                    f"{effect.by} runs {effect.step} at {effect.place}, attempt {effect.attempt}, "
+                    f"after attempt {same[-1].effect.attempt}: {same[-1].outcome or 'it runs'}"
+                )
+                self._wrong("S10", effect, text)
+            return
+        self._reached("effect ran again")
+        parked = known.partings.get(last.fence) is Parting.PARKED
+        unstoppable = effect.step.startswith(_UNSTOPPABLE)
+        if parked and (last.outcome == ABORTED or last.late or unstoppable):
+            self._reached("straggler aborted at a park")
+            self.stragglers.append(call)
+        elif parked and last.outcome == DONE:
+            # K11: a park waits for what is in flight
+            self._wrong("S10", effect, f"{effect.step} had come to its end when it was parked")
+        elif last.outcome in (DONE, ABORTED, ""):
+            self.repeated.append(call)
 
     def ended(self, effect: Effect, outcome: str) -> None:
         """An effect has come to its end."""
-        if outcome == "done":
-            self.done.setdefault(effect.execution_id, []).append(effect)
+        known = self._known.get(key_of(effect.execution_id))
+        for call in reversed(self.calls.get(effect.execution_id, ())):
+            if call.effect is effect:
+                call.outcome = outcome
+                call.late = known is None or call.fence in known.partings
+                return
 
-    def told(self, told: Told) -> None:
-        """S15: no client hears of an end that is not on the log."""
-        self.heard.setdefault(told.execution_id, []).append(told)
-        kind = _OUTCOMES.get(told.what)
-        if kind is None:
-            return
-        known = self._shadow.known.get(key_of(told.execution_id))
-        last = known.log[-1].kind if known is not None and known.log else "nothing"
-        if last != kind:
-            self._complain("S15", told.execution_id, f"told {told.what}, the log ends {last}")
+    # ---- in the end ----------------------------------------------------------------------
 
-    def check(self, work: Work) -> Iterator[Violation]:
-        """What must be so of each job in the end."""
-        for job in work.jobs:
-            name = f"{job.tenant}/{job.id}"
-            for rule, text in self._check(name, job):
-                yield Violation(rule=rule, execution_id=name, text=text)
-
-    def _check(self, name: str, job: Job) -> Iterator[tuple[str, str]]:
-        known = self._shadow.known.get(key_of(name))
-        if known is None:
-            yield "S23", "it was accepted and is not there"
-            return
-        heard = self.heard.get(name, [])
-        wanted = expected(job)
-        ends = [told for told in heard if told.what in _OUTCOMES]
-        cancelled = any(told.what == "cancelled" for told in ends)
-        yield from self._check_outcome(ends, wanted)
-        yield from self._check_effects(name, known, wanted, cancelled=cancelled)
-        yield from self._check_bounds(name, known)
-        yield from self._check_answers(known, heard, wanted)
-        for told in heard:
-            if told.what == "no-conflict":
-                yield "S15", "another input was accepted under its id"
-            if told.what in _GOALS:
-                self._reached(_GOALS[told.what])
-
-    def _check_outcome(self, ends: list[Told], wanted: Expected) -> Iterator[tuple[str, str]]:
-        if not ends:
-            yield "L1", "its client has heard nothing of its end"
-            return
-        end = ends[0]
-        if end.what == "cancelled":
-            if not wanted.cancellable:
-                yield "S15", "it is cancelled and nobody asked for it"
-        elif end.what == "completed":
-            if wanted.value is None:
-                yield "S12", f"it returned {end.value}, and should have failed with {wanted.error}"
-            elif end.value != wanted.value:
-                yield "S12", f"it returned {end.value}, not {wanted.value}"
-        else:
-            name = _error_name(end.value)
-            if name != wanted.error:
-                yield "S12", f"it failed with {name}, not {wanted.error or wanted.value}"
-
-    def _check_effects(
-        self, name: str, known: Known, wanted: Expected, *, cancelled: bool
-    ) -> Iterator[tuple[str, str]]:
-        done = {_node(effect) for effect in self.done.get(name, []) if not _is_undo(effect)}
-        begun = {_node(effect) for effect in self.begun.get(name, []) if not _is_undo(effect)}
+    def check(self, job: Job, known: Known, wanted: Expected) -> Iterator[tuple[str, str]]:
+        """What must be so of a job's effects once it has ended."""
+        calls = self.calls.get(known.name, [])
+        yield from self._check_log(known)
+        done = _nodes(call for call in calls if call.outcome == DONE)
+        begun = _nodes(calls)
         judged = _judged(known)
         if wrongly := begun & wanted.never:
             yield "S13", f"the effects of {sorted(wrongly)} began, and never should"
-        if cancelled:
+        undone = _undone(calls)
+        yield from _check_order(job.program, undone)
+        if known.log and known.log[-1].kind == EventKind.EXECUTION_CANCELLED:
             return
         if missing := wanted.done - done - judged:
             yield "S13", f"the effects of {sorted(missing)} never came to their end"
         if missing := wanted.tried - begun - judged:
             yield "S13", f"the effects of {sorted(missing)} never began"
-        undone = [_node(each) for each in self.done.get(name, []) if _is_undo(each)]
         if set(undone) != set(wanted.undone):
             yield "S18", f"undone were {undone}, not {list(wanted.undone)}"
         if wanted.undone:
             self._reached("compensated")
 
-    def _check_bounds(self, name: str, known: Known) -> Iterator[tuple[str, str]]:
-        """S10, S11: once, and once more for each retry and each new holder meanwhile."""
-        calls: dict[str, list[Effect]] = {}
-        for effect in self.begun.get(name, []):
-            calls.setdefault(effect.place, []).append(effect)
-        word = _Word(known)
-        if word.verdicts:
-            self._reached("verdict")
-        for place, count in word.completed.items():
+    def _check_log(self, known: Known) -> Iterator[tuple[str, str]]:
+        completed: Counter[str] = Counter()
+        for envelope in known.log:
+            if envelope.kind == EventKind.STEP_COMPLETED:
+                event = decode_payload(envelope)
+                if isinstance(event, ev.StepCompleted):
+                    completed[event.step_id] += 1
+        for place, count in completed.items():
             if count > 1:
                 yield "S9", f"{place} completed {count} times"
-        for place, effects in calls.items():
-            first, times, retries = effects[0], len(effects), word.retries[place]
-            began, ended = word.fences.get(place, (0, known.fence))
-            if times > 1 + retries + ended - began:
-                yield (
-                    "S10",
-                    (
-                        f"{first.step} at {place} began {times} times: {retries} retries, "
-                        f"{ended - began} new holders since it first began"
-                    ),
-                )
-            if _is_careful(first) and times > 1 + word.allowed[place]:
-                yield (
-                    "S11",
-                    (f"{first.step} began {times} times, {word.allowed[place]} more allowed"),
-                )
-            if times > 1 + retries:
-                self._reached("effect ran again")
 
-    def _check_answers(
-        self, known: Known, heard: list[Told], wanted: Expected
-    ) -> Iterator[tuple[str, str]]:
-        """S14: what was accepted is taken once, where its gate was reached."""
-        taken: Counter[str] = Counter()
-        waits: Counter[str] = Counter()
-        for envelope in known.log:
-            match decode_payload(envelope):
-                case ev.AnswerTaken(wait_id=wait, answer_id=answer):
-                    waits[wait] += 1
-                    taken[answer or ""] += bool(answer)
-                case ev.ExecutionResumed():
-                    pass
-                case _:
-                    pass
-        for what, count in (*taken.items(), *waits.items()):
-            if count > 1:
-                yield "S14", f"{what} was taken {count} times"
-        if known.log[-1].kind == EventKind.EXECUTION_CANCELLED:
-            return
-        accepted = {told.value[0] for told in heard if told.what == "answer-accepted"}
-        for answer in sorted({f"answer {gate}" for gate in wanted.asked} & accepted):
-            if not taken[answer]:
-                yield "S14", f"{answer} was accepted and not taken"
-
-
-class _Word:
-    """What a log says of its steps, by place.
-
-    Attributes:
-        retries: failed attempts after which there is another.
-        allowed: verdicts by which it is to run again.
-        completed: how often it completed.
-        fences: under which it first began, and under which it last began or ended.
-        verdicts: of all steps.
-    """
-
-    def __init__(self, known: Known) -> None:
-        self.retries: Counter[str] = Counter()
-        self.allowed: Counter[str] = Counter()
-        self.completed: Counter[str] = Counter()
-        self.fences: dict[str, tuple[int, int]] = {}
-        self.verdicts = 0
-        for envelope in known.log:
-            self._take(decode_payload(envelope), envelope.fence)
-
-    def _take(self, event: object, fence: int) -> None:
-        match event:
-            case ev.StepStarted(step_id=place) | ev.StepFailed(step_id=place):
-                self._under(place, fence)
-            case ev.StepCompleted(step_id=place):
-                self.completed[place] += 1
-                self._under(place, fence)
-            case ev.StepRetrying(step_id=place):
-                self.retries[place] += 1
-            case ev.VerdictTaken(step_id=place, verdict=verdict):
-                self.verdicts += 1
-                self.allowed[place] += verdict is VerdictKind.RUN_AGAIN
-            case _:
-                pass
-
-    def _under(self, place: str, fence: int) -> None:
-        began, _ended = self.fences.get(place, (fence, fence))
-        self.fences[place] = (began, fence)
-
-
-_GOALS: Final = {
-    "answer-refused": "answer of another type refused",
-    "conflict": "start with another input refused",
-    "cancelled": "cancelled",
-    "verdict-again": "verdict",
-    "verdict-completed": "verdict",
-}
+    def _wrong(self, rule: str, effect: Effect, text: str) -> None:
+        self._complain(rule, effect.execution_id, text)
 
 
 def key_of(name: str) -> ExecutionKey:
     """The execution that an observer's record names."""
     tenant, _, execution_id = name.rpartition("/")
     return ExecutionKey(tenant, execution_id)
+
+
+def _check_order(program: Node, undone: list[int]) -> Iterator[tuple[str, str]]:
+    """S18: the last one first (K15)."""
+    for saga in _sagas(program):
+        kids = [kid.id for kid in saga.kids]
+        order = [kids.index(node) for node in undone if node in kids]
+        if order != sorted(order, reverse=True):
+            yield "S18", f"of {kids} were undone {[kids[index] for index in order]}"
+
+
+def _sagas(node: Node) -> Iterator[Node]:
+    if node.op == "saga":
+        yield node
+    for kid in node.kids:
+        yield from _sagas(kid)
+
+
+def _undone(calls: list[Call]) -> list[int]:
+    """Nodes that were undone, in the order in which each was first."""
+    nodes = (_node(call.effect) for call in calls if _is_undo(call.effect) and call.outcome == DONE)
+    return list(dict.fromkeys(nodes))
+
+
+def _nodes(calls: Iterator[Call] | list[Call]) -> set[int]:
+    return {_node(call.effect) for call in calls if not _is_undo(call.effect)}
 
 
 def _node(effect: Effect) -> int:
@@ -277,16 +228,25 @@ def _is_careful(effect: Effect) -> bool:
     return effect.step.startswith("careful")
 
 
+def _verdicts(known: Known) -> Iterator[ev.VerdictTaken]:
+    for envelope in known.log:
+        if envelope.kind == EventKind.VERDICT_TAKEN:
+            event = decode_payload(envelope)
+            if isinstance(event, ev.VerdictTaken):
+                yield event
+
+
+def _verdicts_to_run_again(known: Known, place: str) -> int:
+    return sum(
+        event.step_id == place and event.verdict is VerdictKind.RUN_AGAIN
+        for event in _verdicts(known)
+    )
+
+
 def _judged(known: Known) -> set[int]:
     """Nodes of steps whose end an operator's word stands for."""
-    places: set[int] = set()
-    for envelope in known.log:
-        event = decode_payload(envelope)
-        if isinstance(event, ev.VerdictTaken) and event.verdict is VerdictKind.COMPLETED:
-            name = known.state.frames[event.step_id].name
-            places.add(int(name.removeprefix("careful")))
-    return places
-
-
-def _error_name(error: Any) -> str:
-    return error.error_type if isinstance(error, loom.ExecutionFailedError) else repr(error)
+    return {
+        int(known.state.frames[event.step_id].name.removeprefix("careful"))
+        for event in _verdicts(known)
+        if event.verdict is VerdictKind.COMPLETED
+    }

@@ -3,18 +3,33 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Final
 
+from loom_mq.clock import MICROS
 from loom_mq.engine.worker import Worker
 from loom_mq.flows.rehearsal import rehearse
 from tests.simulation.rig.choices import Choices
+from tests.simulation.rig.eyes import Eyes
 from tests.simulation.rig.nodes import SimFleet
 from tests.simulation.rig.observer import Violation
 from tests.simulation.rig.player import simulated
 from tests.simulation.rig.shadow import JournalShadow
 
+CANCEL_WITHIN: Final = 1.0
+"""Seconds within which a holder hears of a cancel (K13)."""
+PATIENT: Final = 30.0
+"""Seconds that a park must wait for work in flight, so that all of it comes to its end (K11)."""
 
-def check_rest(fleet: SimFleet, shadow: JournalShadow, *, harmless: bool) -> Iterator[Violation]:
-    """L1 to L4, L7, L10: nothing is left lying, and no back-stop carried the main path."""
+
+def check_rest(fleet: SimFleet, eyes: Eyes, *, harmless: bool) -> Iterator[Violation]:
+    """L1 to L7, L10: nothing is left lying, and no back-stop carried the main path.
+
+    Args:
+        fleet: where all work has come to its end.
+        eyes: what was seen of it.
+        harmless: whether nobody died and nothing was lost; drains are no harm.
+    """
+    eyes.shadow.check()
     yield from _check_rows(fleet)
     yield from _check_queues(fleet)
     yield from _check_processes(fleet)
@@ -22,10 +37,24 @@ def check_rest(fleet: SimFleet, shadow: JournalShadow, *, harmless: bool) -> Ite
         letters = [(each.queue, each.reason) for each in fleet.store._store.letters.values()]
         yield _wrong("L4", f"dead letters: {letters[:3]}")
     if harmless:
-        if shadow.recoveries:
-            yield _wrong("L7", f"{shadow.recoveries} recoveries, and nobody died")
-        if shadow.abandoned:
-            yield _wrong("L7", f"{shadow.abandoned} were taken for abandoned, and nobody died")
+        yield from _check_economy(eyes, patient=fleet.shape.park_drain >= PATIENT)
+
+
+def _check_economy(eyes: Eyes, *, patient: bool) -> Iterator[Violation]:
+    """L5, L6, L7: what must be so where nothing was lost and nobody died."""
+    shadow = eyes.shadow
+    if shadow.recoveries:
+        yield _wrong("L7", f"{shadow.recoveries} recoveries, and nobody died")
+    if shadow.abandoned:
+        yield _wrong("L7", f"{shadow.abandoned} were taken for abandoned, and nobody died")
+    for call in eyes.ledger.repeated + (eyes.ledger.stragglers if patient else []):
+        yield Violation(
+            rule="L6",
+            execution_id=call.effect.execution_id,
+            text=f"{call.effect.step} ran again, and nobody died",
+        )
+    if shadow.slowest_cancel > CANCEL_WITHIN * MICROS:
+        yield _wrong("L5", f"a holder heard of a cancel after {shadow.slowest_cancel / MICROS} s")
 
 
 def _check_rows(fleet: SimFleet) -> Iterator[Violation]:

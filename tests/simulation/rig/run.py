@@ -18,23 +18,16 @@ from tests.simulation.rig.attending import attend
 from tests.simulation.rig.chaos import Chaos, Weather, draw_shape, draw_weather
 from tests.simulation.rig.choices import Tape
 from tests.simulation.rig.effects import Present, World
+from tests.simulation.rig.eyes import Eyes
 from tests.simulation.rig.jobs import Work, make_work
 from tests.simulation.rig.journal import SessionJournal
-from tests.simulation.rig.ledger import Ledger
 from tests.simulation.rig.loop import DeadlockError, LivelockError, SimLoop, run_to_end
 from tests.simulation.rig.nodes import EPOCH, Shape, SimClock, SimFleet
 from tests.simulation.rig.observer import (
-    Acked,
-    Applied,
-    Effect,
-    Happened,
-    Observer,
-    Told,
     Violation,
 )
 from tests.simulation.rig.player import simulated
 from tests.simulation.rig.rest import check_replay, check_rest
-from tests.simulation.rig.shadow import Book, JournalShadow
 from tests.simulation.rig.witness import Witness
 
 EXECUTIONS: Final = 40
@@ -149,34 +142,6 @@ def _forgetful(append: Append) -> Append:
     return msgspec.structs.replace(append, timers=()) if forgets else append
 
 
-class _Eyes(Observer):
-    """Shows everything to whom it concerns."""
-
-    def __init__(self, shadow: JournalShadow, ledger: Ledger, book: Book) -> None:
-        self._shadow = shadow
-        self._ledger = ledger
-        self._book = book
-
-    def applied(self, applied: Applied) -> None:
-        self._shadow.applied(applied)
-
-    def began(self, effect: Effect) -> None:
-        self._ledger.began(effect)
-
-    def ended(self, effect: Effect, outcome: str) -> None:
-        self._ledger.ended(effect, outcome)
-
-    def told(self, told: Told) -> None:
-        self._ledger.told(told)
-
-    def acked(self, acked: Acked) -> None:
-        self._ledger.acked(acked)
-
-    def happened(self, happened: Happened) -> None:
-        self._shadow.befell(happened)
-        self._book.reached(happened.what)
-
-
 class _Run:
     def __init__(self, tape: Tape, plan: Plan, work: Work, report: Report) -> None:
         self._tape = tape
@@ -189,17 +154,9 @@ class _Run:
         )
         self.loop.set_exception_handler(self._unexpected)
         store = (BrokenJournal if plan.broken else SessionJournal)(SimClock(self.loop))
-        self._book = Book()
-        self._shadow = JournalShadow(store, self._book.complain, self._book.reached)
-        self._ledger = Ledger(
-            self._shadow,
-            self._book.complain,
-            self._book.reached,
-            once=self._weather.harmless and not self._weather.broker.doubled,
-        )
-        self._witness = Witness(
-            _Eyes(self._shadow, self._ledger, self._book), EPOCH + 1000 * 1_000_000, plan.about
-        )
+        self._eyes = Eyes(store, once=self._weather.harmless and not self._weather.broker.doubled)
+        self._book = self._eyes.book
+        self._witness = Witness(self._eyes, EPOCH + 1000 * 1_000_000, plan.about)
         self._fleet = SimFleet(
             self.loop,
             tape,
@@ -238,12 +195,12 @@ class _Run:
         await asyncio.sleep(REST + self.held_up)
         self._report.violations += check_rest(
             fleet,
-            self._shadow,
+            self._eyes,
             harmless=self._weather.harmless and not self._plan.kill_at,
         )
-        self._report.violations += self._ledger.check(self._work)
+        self._report.violations += self._eyes.check(self._work)
         self._report.violations += await check_replay(
-            self._shadow, tape.stream("replay"), self._plan.prefixes
+            self._eyes.shadow, tape.stream("replay"), self._plan.prefixes
         )
 
     async def _wait(self, clients: list[asyncio.Task[None]], seconds: float) -> None:

@@ -1,72 +1,29 @@
 """What the journal must be, kept by somebody who trusts it in nothing.
 
-Each call is judged at the instant at which it is carried out, by fences, owners, leases, logs
-and timers of the shadow's own.
+Each call is judged at the instant at which it is carried out, by fences, owners, leases, logs,
+timers and mail of the shadow's own; then the rows that it touched are held against those.
 """
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Sequence
-from typing import Final
 
-from loom_mq.clock import MICROS
-from loom_mq.errors import LoomError, StaleFenceError, StartFencedOutError
-from loom_mq.journal.protocol import (
-    Admission,
-    AdmitVerdict,
-    Append,
-    AppendVerdict,
-    Claim,
-    ClaimVerdict,
-    DueTimer,
-    Renewal,
-    Runnable,
-)
+from loom_mq.errors import StartFencedOutError
+from loom_mq.journal.memory_store import Entry
+from loom_mq.journal.protocol import Admission, AdmitVerdict, Append, AppendVerdict
 from loom_mq.kernel.fold import ExecutionState, fold
+from loom_mq.kernel.snapshots import decode_snapshot
 from loom_mq.model.events import Envelope, EventKind
-from loom_mq.model.execution import ExecutionKey, Status
+from loom_mq.model.execution import ExecutionKey, ExecutionRow, Status
+from loom_mq.model.snapshots import Snapshot
+from tests.simulation.rig.answers import Yes, to_append
+from tests.simulation.rig.errands import Errands
+from tests.simulation.rig.grants import Grants
 from tests.simulation.rig.journal import SessionJournal
-from tests.simulation.rig.observer import Applied, Happened, Violation
-
-ENDS: Final = frozenset(
-    {
-        EventKind.EXECUTION_COMPLETED,
-        EventKind.EXECUTION_FAILED,
-        EventKind.EXECUTION_CANCELLED,
-    }
-)
-
-
-class Known:
-    """What the shadow knows of one execution.
-
-    Attributes:
-        fence: the newest.
-        owner: who drives it; empty for nobody.
-        deadline: journal time after which its owner counts as wedged.
-        log: its events.
-        ids: of them.
-        state: their fold.
-        claims: journal times at which somebody took it.
-        attempts: by fence, who took it.
-        timers: due times that are armed.
-    """
-
-    def __init__(self) -> None:
-        self.fence = 0
-        self.owner = ""
-        self.deadline: int | None = None
-        self.log: list[Envelope] = []
-        self.ids: dict[bytes, int] = {}
-        self.state: ExecutionState = ExecutionState()
-        self.claims: list[int] = []
-        self.holders: dict[int, str] = {}
-
-    @property
-    def ended(self) -> bool:
-        """Whether its log has come to its end."""
-        return self.state.status.terminal
+from tests.simulation.rig.known import MOVES, Known, Parting
+from tests.simulation.rig.leases import Leases
+from tests.simulation.rig.observer import Applied, Happened
+from tests.simulation.rig.owners import Owners
 
 
 class JournalShadow:
@@ -76,6 +33,10 @@ class JournalShadow:
         store: the journal, to compare with.
         complain: called with a broken rule, an execution and what is wrong.
         reached: called with each rare thing that happened.
+
+    Attributes:
+        known: every execution.
+        recoveries: how often an attempt has begun with a recovery.
     """
 
     def __init__(
@@ -85,276 +46,223 @@ class JournalShadow:
         reached: Callable[[str], None],
     ) -> None:
         self.known: dict[ExecutionKey, Known] = {}
-        self.leases: dict[str, int] = {}
-        self.gone: dict[str, None] = {}
         self.recoveries = 0
-        self.abandoned = 0
+        self._ids: dict[bytes, str] = {}
         self._store = store
         self._complain = complain
         self._reached = reached
+        self._leases = Leases(complain, reached)
+        self._grants = Grants(complain, reached)
+        self._owners = owners = Owners(self.known, self._leases, self._grants, complain, reached)
+        self._errands = errands = Errands(self.known.get, complain, reached)
+        self._alone: dict[str, Callable[[Applied], None]] = {
+            "lease": self._leases.opened,
+            "renew": self._leases.renewed,
+            "lapse_if_gone": self._leases.lapsed,
+            "save_snapshots": self._on_save_snapshots,
+        }
+        self._judges: dict[str, Callable[[Applied], list[Known]]] = {
+            "admit": self._on_admit,
+            "append": self._on_append,
+            "claim": owners.claim,
+            "acquire_fence": owners.acquire_fence,
+            "defer": owners.defer,
+            "retire": owners.retire,
+            "take_abandoned": owners.take_abandoned,
+            "take_unsent": owners.take_unsent,
+            "deliver": errands.delivered,
+            "discard": errands.discarded,
+            "due_timers": errands.due,
+            "drop_timers": errands.dropped,
+            "arm_timers": errands.armed,
+        }
 
     def applied(self, call: Applied) -> None:
         """Judge a call."""
-        judge = getattr(self, f"_on_{call.method}", None)
-        if judge is None:
-            return
         if isinstance(call.answer, Exception):
             return
-        judge(call)
+        judge = self._judges.get(call.method)
+        if judge is not None:
+            for known in judge(call):
+                self._compare(known)
+        elif call.method in self._alone:
+            self._alone[call.method](call)
+
+    @property
+    def abandoned(self) -> int:
+        """How often an execution was taken from a dead or wedged holder."""
+        return self._owners.abandoned
+
+    @property
+    def slowest_cancel(self) -> int:
+        """Microseconds until a holder took a cancel, at most."""
+        return self._errands.slowest_cancel
 
     def befell(self, happened: Happened) -> None:
         """Somebody was killed, or has left."""
-        if happened.what in ("killed", "drained"):
-            self.gone[happened.who] = None
+        self._leases.befell(happened)
 
-    def _of(self, key: ExecutionKey) -> Known:
-        known = self.known.get(key)
-        if known is None:
-            known = self.known[key] = Known()
-        return known
+    def check(self) -> None:
+        """Hold everything against the journal once more: whole logs, and rows long untouched."""
+        for key, known in self.known.items():
+            self._compare(known)
+            entry = self._store._store.entries.get(key)
+            if entry is not None and entry.events != known.log:
+                self._wrong("S3", known, "its log is not what was appended")
 
     # ---- starts --------------------------------------------------------------------------
 
-    def _on_admit(self, call: Applied) -> None:
+    def _on_admit(self, call: Applied) -> list[Known]:
         admissions: Sequence[Admission] = call.args[0]
         verdicts: Sequence[AdmitVerdict] = call.answer
         for admission, verdict in zip(admissions, verdicts, strict=True):
             key = admission.key
-            if verdict.created == (key in self.known):
+            if verdict.created is (key in self.known):
                 how = "made twice" if verdict.created else "found and never made"
-                self._wrong("S23", key, f"it was {how}")
-            self._of(key)
+                self._complain("S23", f"{key.tenant}/{key.execution_id}", f"it was {how}")
+            if verdict.row.key != key:
+                name = f"{key.tenant}/{key.execution_id}"
+                self._complain("S24", name, f"it was told of {verdict.row.key}")
+            if key in self.known:
+                self._reached("start sent twice")
+            else:
+                self.known[key] = Known(key)
+                self.known[key].calls = 1
+        return [self.known[admission.key] for admission in admissions]
 
     # ---- logs ----------------------------------------------------------------------------
 
-    def _on_append(self, call: Applied) -> None:
+    def _on_append(self, call: Applied) -> list[Known]:
         appends: Sequence[Append] = call.args[0]
         verdicts: Sequence[AppendVerdict] = call.answer
         refused = sum(verdict.error is not None for verdict in verdicts)
         if refused and refused < len(verdicts):
             self._reached("batch with mixed verdicts")
+        touched: list[Known] = []
         for append, verdict in zip(appends, verdicts, strict=True):
-            known = self._of(append.key)
+            known = self.known.get(append.key)
+            holder = "" if known is None else self._leases.holder(known, call.at)
+            right = to_append(known, append, holder)
+            self._grants.judge(append.key, right, verdict.error, f"{append.events[0].seq}")
+            if known is None:
+                continue
+            touched.append(known)
             if verdict.error is not None:
-                self._refused(append, known, verdict.error)
-            elif append.events[0].id in known.ids:
+                known.calls += isinstance(verdict.error, StartFencedOutError)
+            elif right is Yes.AGAIN:
                 self._repeated(append, known)
             else:
                 self._append(append, known, call)
-
-    def _refused(self, append: Append, known: Known, error: LoomError) -> None:
-        """J3, F5: a refusal must be true, and name the execution that it is about."""
-        if isinstance(error, StaleFenceError):
-            self._reached("stale fence refused")
-            held = append.fence if append.claim is None else append.claim.expected_fence
-            if held == known.fence and not isinstance(error, StartFencedOutError):
-                self._wrong("S4", append.key, f"fence {held} is current and was refused: {error}")
-        if isinstance(error, StartFencedOutError):
-            self._reached("start fenced out by a silent holder")
-        named = getattr(error, "execution_id", append.key.execution_id)
-        if named not in (None, append.key.execution_id):
-            self._wrong("S24", append.key, f"the refusal names {named!r}")
+        return touched
 
     def _repeated(self, append: Append, known: Known) -> None:
-        """S5: what was written before is there once, and where it was."""
+        """S5: what was written before is there once, as it was."""
         self._reached("append repeated after an unknown outcome")
-        for event in append.events:
-            if known.ids.get(event.id) != event.seq:
-                self._wrong("S5", append.key, f"{event.kind} stands elsewhere than at {event.seq}")
+        if tuple(known.log[event.seq] for event in append.events) != append.events:
+            self._wrong("S5", known, f"{append.events[0].kind} was written otherwise before")
 
     def _append(self, append: Append, known: Known, call: Applied) -> None:
-        key = append.key
         if known.ended:
-            self._wrong("S7", key, f"{append.events[0].kind} after its end")
+            self._wrong("S7", known, f"{append.events[0].kind} after its end")
         if append.claim is not None:
-            expected = append.claim.expected_fence
-            self._take(key, known, append.claim.owner, expected, call, append.claim.deadline)
-            if append.fence != expected + 1:
-                self._wrong("S1", key, f"claims {expected + 1} and writes under {append.fence}")
-        elif append.fence != known.fence:
-            self._wrong("S1", key, f"fence {append.fence} was accepted, {known.fence} is current")
+            self._owners.take(known, append.claim.owner, append.fence, call, append.claim.deadline)
+        if known.holders.get(append.fence) != call.by:
+            self._wrong("S2", known, f"{call.by} writes under fence {append.fence}")
         for event in append.events:
-            if event.seq != len(known.log):
-                self._wrong("S3", key, f"sequence {event.seq} after {len(known.log) - 1}")
-            if event.id in known.ids:
-                self._wrong("S3", key, f"envelope {event.id!r} is there twice")
             if event.fence != append.fence:
-                self._wrong("S2", key, f"an event of fence {event.fence} under {append.fence}")
-            self._event(key, known, event)
-        self._compare(append, known, call)
-        if append.release or known.ended:
-            known.owner, known.deadline = "", None
+                self._wrong("S2", known, f"an event of fence {event.fence} under {append.fence}")
+            self._event(known, event)
+        known.openers[append.events[0].id] = None
+        self._errands.appended(known, append, call.at)
+        if known.ended:
+            known.let_go(Parting.ENDED)
+        elif append.release:
+            parked = known.status is Status.SUSPENDED
+            known.let_go(Parting.PARKED if parked else Parting.LEFT)
 
-    def _event(self, key: ExecutionKey, known: Known, event: Envelope) -> None:
-        if (event.kind == EventKind.EXECUTION_STARTED) != (not known.log):
-            self._wrong("S7", key, f"{event.kind} at {len(known.log)}")
-        before = known.state.status
+    def _event(self, known: Known, event: Envelope) -> None:
+        """S2, S3, S7, S8."""
+        last = known.log[-1] if known.log else None
+        if event.seq != len(known.log):
+            self._wrong("S3", known, f"sequence {event.seq} after {len(known.log) - 1}")
+        if event.id in self._ids:
+            self._wrong("S3", known, f"envelope {event.id!r} is there, in {self._ids[event.id]}")
+        if last is not None and last.at > event.at:
+            self._wrong("S3", known, f"{event.kind} of {event.at} after {last.at}")
+        if last is not None and last.fence > event.fence:
+            self._wrong("S2", known, f"fence {event.fence} after {last.fence}")
+        if (event.kind == EventKind.EXECUTION_STARTED) is not (last is None):
+            self._wrong("S7", known, f"{event.kind} at {len(known.log)}")
         known.log.append(event)
-        known.ids[event.id] = event.seq
-        known.state = fold([event], known.state)
-        after = known.state.status
-        if before is not after and not event.kind.startswith("EXECUTION_"):
-            self._wrong("S8", key, f"{event.kind} moved it from {before} to {after}")
-        if (after is Status.FAILED) != (event.kind == EventKind.EXECUTION_FAILED):
-            self._wrong("S8", key, f"it is {after} after {event.kind}")
+        known.places[event.id] = event.seq
+        self._ids[event.id] = known.name
+        fold((event,), known.state)
+        if event.kind in MOVES:
+            before, after = MOVES[event.kind]
+            if known.status is not before:
+                self._wrong("S8", known, f"{event.kind} while it is {known.status}")
+            known.status = after
         if event.kind == EventKind.EXECUTION_RECOVERED:
             self.recoveries += 1
             self._reached("takeover")
 
-    def _compare(self, append: Append, known: Known, call: Applied) -> None:
-        """S6, S22: the row is the fold, and whoever waits for a time has a timer for it."""
-        key, state = append.key, known.state
-        entry = self._store._store.entries[key]
-        row = entry.row
-        said = (row.status, row.last_seq, row.wake_at, row.gates, row.in_doubt, row.recoveries)
-        true = (
-            state.status,
-            state.last_seq,
-            state.wake_at,
-            state.gates,
-            state.in_doubt,
-            state.recoveries,
-        )
-        if said != true:
-            self._wrong("S6", key, f"the row says {said}, the fold {true}")
-        parked = state.status is Status.SUSPENDED and state.wake_at is not None
-        if parked and state.wake_at not in entry.timers:
-            self._wrong("S22", key, f"it waits until {state.wake_at} without a timer")
-        if state.in_doubt:
-            self._reached("parked in doubt")
-        if row.fence != known.fence or (row.owner or "") not in ("", known.owner):
-            self._wrong(
-                "S2", key, f"fence {row.fence} of {row.owner}, not {known.fence} of {known.owner}"
-            )
+    # ---- rows ----------------------------------------------------------------------------
 
-    # ---- ownership -----------------------------------------------------------------------
-
-    def _on_claim(self, call: Applied) -> None:
-        claims: Sequence[Claim] = call.args[0]
-        verdicts: Sequence[ClaimVerdict] = call.answer
-        for claim, verdict in zip(claims, verdicts, strict=True):
-            known = self._of(claim.key)
-            if verdict.error is not None:
-                if isinstance(verdict.error, StaleFenceError):
-                    self._reached("claim superseded")
-                continue
-            expected = claim.expected_fence
-            if known.fence == expected + 1 and known.holders.get(known.fence) == claim.owner:
-                self._reached("claim repeated after an unknown outcome")
-                continue
-            self._take(claim.key, known, claim.owner, expected, call, claim.deadline)
-
-    def _take(
-        self,
-        key: ExecutionKey,
-        known: Known,
-        owner: str,
-        expected: int,
-        call: Applied,
-        deadline: float | None,
-    ) -> None:
-        """S1, S2, S19: by compare-and-set, and never from somebody who lives."""
-        if known.ended:
-            self._wrong("S7", key, f"{owner} took it after its end")
-        if expected != known.fence:
-            self._wrong("S1", key, f"{owner} superseded {expected}, {known.fence} is current")
-        if known.owner and known.owner != owner and self._holds(known, call.at):
-            self._wrong("S19", key, f"{owner} took it from {known.owner}, who is alive")
-        known.fence = expected + 1
-        known.owner = owner
-        known.deadline = None if deadline is None else call.at + int(deadline * MICROS)
-        known.claims.append(call.at)
-        known.holders[known.fence] = owner
-
-    def _holds(self, known: Known, at: int) -> bool:
-        if known.deadline is not None and known.deadline <= at:
-            return False
-        return self.leases.get(known.owner, 0) > at
-
-    def _on_defer(self, call: Applied) -> None:
-        keys, owner = call.args[0], call.args[1]
-        fences = call.args[3] if len(call.args) > 3 else call.kwargs.get("fences")
-        for index, key in enumerate(keys):
-            known = self.known.get(key)
-            fence = None if fences is None else fences[index]
-            if known is None or known.owner != owner or fence not in (None, known.fence):
-                continue
-            known.owner, known.deadline = "", None
-
-    def _on_take_abandoned(self, call: Applied) -> None:
-        taken: Sequence[Runnable] = call.answer
-        for each in taken:
-            key = each.row.key
-            known = self.known[key]
-            self.abandoned += 1
-            if known.owner and self._holds(known, call.at):
-                self._wrong("S19", key, f"it was taken from {known.owner}, who is alive")
-            known.owner, known.deadline = "", None
-
-    # ---- leases --------------------------------------------------------------------------
-
-    def _on_lease(self, call: Applied) -> None:
-        worker, ttl = call.args[0], call.args[1]
-        self.leases[worker.owner] = call.at + int(ttl * MICROS)
-
-    def _on_renew(self, call: Applied) -> None:
-        renewal: Renewal = call.answer
-        lapsed = self.leases.get(call.by, 0) <= call.at
-        if renewal.held and lapsed:
-            self._complain("S19", "", f"{call.by} renewed a lease that had lapsed")
-        if renewal.held:
-            self.leases[call.by] = call.at + int(call.args[0] * MICROS)
-        else:
-            self._reached("zombie found its lease lost")
-
-    def _on_retire(self, call: Applied) -> None:
-        self.leases[call.by] = 0
-        for known in self.known.values():
-            if known.owner == call.by:
-                known.owner, known.deadline = "", None
-
-    def _on_lapse_if_gone(self, call: Applied) -> None:
-        owner = call.args[0]
-        if not call.answer:
+    def _compare(self, known: Known) -> None:
+        """S3, S6, S8, and what the errands hold of it: the row, the log and the timers of a call's
+        executions are what they must be.
+        """
+        entry: Entry | None = self._store._store.entries.get(known.key)
+        if entry is None:
+            self._wrong("S23", known, "it is not there")
             return
-        if self.leases.get(owner, 0) > call.at and owner not in self.gone:
-            self._complain("S19", "", f"the lease of {owner}, who lives, was ended")
-        self.leases[owner] = 0
+        row, state = entry.row, known.state
+        if len(entry.events) != len(known.log) or entry.events[-1:] != known.log[-1:]:
+            self._wrong("S3", known, f"its log has {len(entry.events)} events, not {known.log}")
+        if state.status is not known.status:
+            self._wrong("S8", known, f"the fold says {state.status}, and it is {known.status}")
+        said, true = _derived(row), _fold(state)
+        if said != true:
+            self._wrong("S6", known, f"the row says {said}, the fold {true}")
+        if (row.error is not None) is not (row.status is Status.FAILED):
+            self._wrong("S8", known, f"it is {row.status}, with the error {row.error}")
+        held = (row.fence, row.owner or "", row.deadline, row.attempt)
+        if held != (known.fence, known.owner, known.deadline, known.claims):
+            mine = (known.fence, known.owner, known.deadline, known.claims)
+            self._wrong("S2", known, f"fence, owner, deadline and attempt are {held}, not {mine}")
+        if entry.timers.keys() != known.timers.keys():
+            self._wrong("S22", known, f"its timers are {entry.timers}, not {known.timers}")
+        self._errands.look(known, row)
 
-    # ---- timers --------------------------------------------------------------------------
+    def _on_save_snapshots(self, call: Applied) -> None:
+        """S6: a snapshot is the fold of its log's beginning (J7)."""
+        saved: Sequence[tuple[ExecutionKey, Snapshot]] = call.args[0]
+        for key, snapshot in saved:
+            known = self.known.get(key)
+            log = [] if known is None else known.log
+            if known is None or snapshot.seq >= len(log):
+                name = f"{key.tenant}/{key.execution_id}"
+                self._complain("S6", name, f"a snapshot of {snapshot.seq}, the log has {len(log)}")
+                continue
+            state, true = decode_snapshot(snapshot), fold(log[: snapshot.seq + 1])
+            if state != true or list(state.settled) != list(true.settled):
+                self._wrong("S6", known, f"its snapshot of {snapshot.seq} is not the fold")
 
-    def _on_due_timers(self, call: Applied) -> None:
-        due: Sequence[DueTimer] = call.answer
-        for timer in due:
-            if timer.due > call.at:
-                self._wrong("S22", timer.row.key, f"a timer of {timer.due} fired at {call.at}")
-
-    def _wrong(self, rule: str, key: ExecutionKey, text: str) -> None:
-        self._complain(rule, f"{key.tenant}/{key.execution_id}", text)
+    def _wrong(self, rule: str, known: Known, text: str) -> None:
+        self._complain(rule, known.name, text)
 
 
-class Book:
-    """Broken rules, and rare things that happened.
+def _derived(row: ExecutionRow) -> tuple[object, ...]:
+    """What a row says that its log says too."""
+    return (
+        row.status, row.last_seq, row.wake_at, row.gates, row.in_doubt, row.recoveries,
+        row.started_at, row.ended_at,
+    )  # fmt: skip
 
-    Attributes:
-        violations: the first hundred.
-        first: called with the first of them.
-    """
 
-    def __init__(self) -> None:
-        self.violations: list[Violation] = []
-        self.goals: Counter[str] = Counter()
-        self.first: Callable[[], None] = lambda: None
-
-    def complain(self, rule: str, execution_id: str, text: str) -> None:
-        """A rule was broken."""
-        if not self.violations:
-            self.first()
-        if len(self.violations) < 100:
-            self.violations.append(
-                Violation(rule=rule, execution_id=execution_id, text=text[:3000])
-            )
-
-    def reached(self, goal: str) -> None:
-        """Something rare has happened."""
-        self.goals[goal] += 1
+def _fold(state: ExecutionState) -> tuple[object, ...]:
+    """The same, of a folded log."""
+    return (
+        state.status, state.last_seq, state.wake_at, state.gates, state.in_doubt, state.recoveries,
+        state.started_at, state.ended_at,
+    )  # fmt: skip

@@ -20,7 +20,7 @@ from typing import Final
 
 import msgspec
 
-from tests.simulation.rig.goals import GOALS
+from tests.simulation.rig.goals import GOALS, missing
 from tests.simulation.rig.run import Plan, Report, run
 from tests.simulation.rig.shrink import shrink
 
@@ -135,7 +135,10 @@ def simulate(seconds: float, first: int, jobs: int) -> int:
         shrink_and_tell(seed)
     for seed in different:
         print(f"seed {seed} sees other things under another PYTHONHASHSEED")
-    return 1 if totals.failed or different or canary is None else 0
+    never = missing(totals.goals, totals.runs)
+    if never:
+        print(f"never reached: {', '.join(never)}")
+    return 1 if totals.failed or different or never or canary is None else 0
 
 
 def report(totals: Totals, took: float) -> None:

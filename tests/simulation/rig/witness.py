@@ -65,7 +65,10 @@ class Witness(Observer):
     def told(self, told: Told) -> None:
         """A client was told something."""
         self._hash(told.execution_id, told.what, told.at)
-        self._keep(told.at, f"client of {told.execution_id} hears {told.what} {told.value!r:.60}")
+        if told.what != "saw":
+            self._keep(
+                told.at, f"client of {told.execution_id} hears {told.what} {told.value!r:.60}"
+            )
         self._inner.told(told)
 
     def acked(self, acked: Acked) -> None:
