@@ -83,6 +83,11 @@ FLEET_GUARDS: Final[tuple[Guard, ...]] = (
         '/{os.getpid()}/{secrets.token_hex(6)}"\n', '"\n',
         ("tests/unit/test_guards.py::test_f7_a_process_is_a_stranger_to_the_one_before",),
     ),
+    Guard(
+        "owner-token", "F7", "two processes of one pid have one name", "loom_mq/ids.py",
+        "/{secrets.token_hex(6)}", "",
+        ("tests/unit/test_guards.py::test_f7_a_process_is_a_stranger_to_the_one_before",),
+    ),
     # ---- packages (F7, F10) -----------------------------------------------------------------
     Guard(
         "ack-order", "F10", "a package is let go of before anything of it is durable", DRIVER,

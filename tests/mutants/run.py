@@ -26,15 +26,17 @@ LEFT_OUT: Final = shutil.ignore_patterns(
 )
 SECONDS: Final = 300
 """For the tests of one guard; a mutant that hangs is caught by its time limit."""
+SOUND_SECONDS: Final = 3600
+"""For the tests of all guards together, without any mutant."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the table; 0 when every mutant was caught."""
     parser = argparse.ArgumentParser(prog="make mutants", description=__doc__)
-    parser.add_argument("--only", help="ids that begin with this")
+    parser.add_argument("--only", nargs="+", default=[""], help="ids that begin with one of these")
     parser.add_argument("--list", action="store_true", help="say what there is, run nothing")
     given = parser.parse_args(argv)
-    guards = [guard for guard in GUARDS if guard.id.startswith(given.only or "")]
+    guards = [guard for guard in GUARDS if guard.id.startswith(tuple(given.only))]
     if given.list:
         for guard in guards:
             print(f"{guard.id:<28} {guard.rule:<6} {guard.what}")
@@ -56,7 +58,7 @@ def _sound(tree: Path, guards: Iterable[Guard]) -> bool:
         print(f"the copy is not what is tested: {where}")
         return False
     tests = sorted({test for guard in guards for test in guard.tests})
-    done = _pytest(tree, tests)
+    done = _pytest(tree, tests, seconds=SOUND_SECONDS)
     if done.returncode:
         print(f"the tests fail without any mutant:\n{done.stdout[-3000:]}{done.stderr[-1000:]}")
     return done.returncode == 0
@@ -92,21 +94,25 @@ def _put_back(kept: dict[Path, str]) -> None:
         path.write_text(text)
 
 
-def _pytest(tree: Path, tests: Sequence[str]) -> subprocess.CompletedProcess[str]:
+def _pytest(
+    tree: Path, tests: Sequence[str], *, seconds: int = SECONDS
+) -> subprocess.CompletedProcess[str]:
     return _python(
         tree, "-m", "pytest", "-q", "-x", "--tb=no", "-p", "no:cacheprovider",
-        "-o", "timeout=60", "-o", "faulthandler_timeout=0", *tests,
+        "-o", "timeout=60", "-o", "faulthandler_timeout=0", *tests, seconds=seconds,
     )  # fmt: skip
 
 
-def _python(tree: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+def _python(
+    tree: Path, *arguments: str, seconds: int = SECONDS
+) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, *arguments],
         cwd=tree,
         env={**os.environ, "PYTHONPATH": str(tree), "PYTHONDONTWRITEBYTECODE": "1"},
         capture_output=True,
         text=True,
-        timeout=SECONDS,
+        timeout=seconds,
         check=False,
     )
 

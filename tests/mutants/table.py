@@ -9,6 +9,8 @@ from tests.mutants.fleet import FLEET_GUARDS
 from tests.mutants.guard import Guard
 from tests.mutants.kernel import KERNEL_GUARDS
 from tests.mutants.ownership import OWNERSHIP_GUARDS
+from tests.mutants.settling import SETTLING_GUARDS
+from tests.mutants.stores import STORE_GUARDS
 
 FOLD: Final = "loom_mq/kernel/fold.py"
 STATE: Final = "loom_mq/kernel/state.py"
@@ -321,4 +323,6 @@ GUARDS: Final[tuple[Guard, ...]] = (
     *OWNERSHIP_GUARDS,
     *DISPATCH_GUARDS,
     *FLEET_GUARDS,
+    *STORE_GUARDS,
+    *SETTLING_GUARDS,
 )  # fmt: skip
