@@ -7,6 +7,7 @@ the journal by way of a dispatcher, so a waiter always gets its answer (C31).
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Awaitable, Callable, Sequence
 from itertools import chain, repeat
 from weakref import WeakValueDictionary
@@ -183,11 +184,11 @@ class Switchboard:
             await self._watch(key, errand, future)
         while not future.done():
             pause = ASK_AGAIN[min(turn, len(ASK_AGAIN) - 1)]
-            left = pause if deadline is None else min(pause, deadline - loop.time())
-            await asyncio.wait([future], timeout=max(left, 0.0))
+            left = math.inf if deadline is None else deadline - loop.time()
+            await asyncio.wait([future], timeout=max(min(pause, left), 0.0))
             if future.done():
                 break
-            if deadline is not None and loop.time() >= deadline:
+            if left <= pause:  # by then it was the last wait: a clock may be a hair early after it
                 self._errands.pop(errand, None)
                 raise WaitTimeoutError(
                     f"execution {key.execution_id!r} has not ended within {timeout:g} s; it goes "

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -228,9 +227,10 @@ def test_the_same_tape_leads_to_the_same_end() -> None:
 
 def test_a_stream_does_not_disturb_another() -> None:
     """A draw more in one concern leaves the others alone."""
+
+    def draws(tape: Tape) -> list[int]:
+        return [tape.stream("broker").pick("y", 1000) for _ in range(5)]
+
     one, other = Tape(1), Tape(1)
     one.stream("journal").pick("x", 10)
-    draws: Callable[[Tape], list[int]] = lambda tape: [  # noqa: E731  # a name for two uses
-        tape.stream("broker").pick("y", 1000) for _ in range(5)
-    ]
     assert draws(one) == draws(other)

@@ -25,7 +25,6 @@ from loom_mq.testing.conformance.journal_claim import ClaimRules
 from loom_mq.testing.conformance.journal_differential import DifferentialRules, differential
 from loom_mq.testing.conformance.journal_fleet import (
     LeaseRules,
-    RegistryRules,
     SweepRules,
     TimerRules,
 )
@@ -37,6 +36,7 @@ from loom_mq.testing.conformance.journal_lifecycle import (
 )
 from loom_mq.testing.conformance.journal_mail import MailRules
 from loom_mq.testing.conformance.journal_plant import PlantRules
+from loom_mq.testing.conformance.journal_registry import RegistryRules
 from loom_mq.testing.conformance.journal_rig import Rig, Stores
 from loom_mq.testing.conformance.journal_schedules import ScheduleRules
 from loom_mq.testing.conformance.journal_snapshots import SnapshotRules
