@@ -220,7 +220,7 @@ GUARDS: Final[tuple[Guard, ...]] = (
         "        if not (self.replaying or (self._pending and not at_once)):\n"
         "            return None\n        born",
         "        return None\n        born",
-        ("tests/simulation/test_generated_flows.py",),
+        ("tests/simulation/test_random_programs.py::test_random_programs",),
     ),
     Guard(
         "turn-sets", "K3", "sets of tasks are ordered by address", "loom_mq/flows/scope.py",
